@@ -1,0 +1,102 @@
+# Every target creates .venv and installs what it needs by itself, once (scripts/setup).
+#   make list                              the papers
+#   make reproduce-radazo scale=smoke      one paper: run, judge, draw
+#   make test                              the tests
+# Variables given on the command line (scale=, seeds=, launcher=, publish=, ...) are handed on; ARGS="..." adds any
+# other override, e.g. ARGS="experiment=synthetic task.dim=50".
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.PHONY: help setup list reproduce-all compare report test test-fast lint format lock
+
+PY := .venv/bin/python
+JOBS ?= auto
+ARGS ?=
+PYTEST_ARGS ?=
+EXTRAS ?=
+
+# Handed on only when written on make's command line, so that an environment variable of the same name stays out.
+quote = '$(subst ','\'',$(1))'
+given = $(foreach name,$(1),$(if $(filter command line,$(origin $(name))),$(name)=$(call quote,$($(name)))))
+OPTIONS = $(call given,scale seeds launcher tracker publish stale device experiment seed dry_run) $(ARGS)
+
+# Tests are parallel processes of one thread each.
+test_env = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+help:
+	@echo 'make list                     papers, their titles and sizes'
+	@echo 'make show-<paper>             its experiments, claims and published verdicts'
+	@echo 'make fetch-<paper>            fetch its data and models'
+	@echo 'make reproduce-<paper>        run, judge, draw   [scale=smoke|laptop|paper] [seeds=20] [launcher=..] [publish=true]'
+	@echo 'make verify-<paper>           re-run one seed per cell and compare bitwise'
+	@echo 'make reproduce-all            every paper, one after the other   [scale=..]'
+	@echo 'make compare kind=<kind>      every method of a kind on its tasks   [tasks=a,b]'
+	@echo 'make report                   rebuild the scoreboard and pages from results/'
+	@echo 'make test | test-fast         all tests | those of about two minutes'
+	@echo 'make lint | format            ruff, mypy, import-linter | ruff format'
+
+setup:
+	@scripts/setup $(EXTRAS)
+
+list:
+	@scripts/setup
+	@$(PY) -m runners.list $(ARGS)
+
+show-%:
+	@scripts/setup
+	@$(PY) -m runners.show paper=$* $(OPTIONS)
+
+fetch-%:
+	@scripts/setup --paper $*
+	@$(PY) -m runners.fetch paper=$* $(OPTIONS)
+
+reproduce-all:
+	@scripts/setup --papers
+	@failed=; for yaml in conf/paper/*.yaml; do paper=$$(basename $$yaml .yaml); \
+	  $(PY) -m runners.reproduce paper=$$paper $(OPTIONS) || failed="$$failed $$paper"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+reproduce-%:
+	@scripts/setup --paper $*
+	@$(PY) -m runners.reproduce paper=$* $(OPTIONS)
+
+verify-%:
+	@scripts/setup --paper $*
+	@$(PY) -m runners.verify paper=$* $(OPTIONS)
+
+compare:
+	@scripts/setup --papers
+	@$(PY) -m runners.compare $(call given,kind tasks) $(OPTIONS)
+
+report:
+	@scripts/setup
+	@$(PY) -m runners.report $(ARGS)
+
+# In parallel first; then, one by one, what needs the machine to itself. Both run even if the first fails. pytest's
+# code 5 (no such test) is no failure of the second. JUNIT=<folder> writes their reports there.
+junit = $(if $(JUNIT),--junitxml=$(JUNIT)/$(1).xml)
+test:
+	@scripts/setup --papers dev wandb slurm
+	@code=0; \
+	$(test_env) $(PY) -m pytest -n $(JOBS) --dist worksteal -m 'not exclusive' $(call junit,parallel) $(PYTEST_ARGS) || code=$$?; \
+	$(test_env) $(PY) -m pytest -m exclusive $(call junit,exclusive) $(PYTEST_ARGS) || { last=$$?; [ $$last -eq 5 ] || code=$$last; }; \
+	exit $$code
+
+test-fast:
+	@scripts/setup --papers dev wandb slurm
+	@$(test_env) $(PY) -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not exclusive' $(PYTEST_ARGS)
+
+lint:
+	@scripts/setup --papers dev wandb slurm
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache
+
+format:
+	@scripts/setup dev
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+lock:
+	@scripts/lock

@@ -1,0 +1,1 @@
+"""The harness: composes, schedules, records, judges and reports runs."""

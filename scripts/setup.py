@@ -1,0 +1,149 @@
+"""Creates `.venv` and installs the project with the extras that are asked for, once; prints nothing when nothing is to do.
+
+    scripts/setup llm dev         the extras by name
+    scripts/setup --paper hdm     those that conf/paper/hdm.yaml names
+    scripts/setup --papers dev    those that any paper names, and dev
+
+Standard library only: it runs before anything is installed. What is installed is noted in `.venv/reprise-setup.json`;
+the note is void once pyproject.toml, requirements.lock or the Python version changes.
+"""
+
+import argparse
+import difflib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent.parent
+VENV = HOME / ".venv"
+NOTE = VENV / "reprise-setup.json"
+LOCK = HOME / "requirements.lock"
+PROJECT = HOME / "pyproject.toml"
+
+
+def paper_extras(path: Path) -> set[str]:
+    """Extras in a paper's YAML, `extras: [a, b]` or a block list, read without a YAML library."""
+    text = path.read_text(encoding="utf-8")
+    if flow := re.search(r"^extras:\s*\[([^\]]*)\]", text, re.MULTILINE):
+        names = flow.group(1).split(",")
+    elif block := re.search(r"^extras:[ \t]*(?:#.*)?\n((?:[ \t]*-[ \t]*\S+.*\n?)+)", text, re.MULTILINE):
+        names = [line.split("#")[0].strip().lstrip("-") for line in block.group(1).splitlines()]
+    else:
+        names = []
+    return {name.strip().strip("'\"") for name in names} - {""}
+
+
+def python_version(python: Path) -> str | None:
+    """`3.11.7` for a working interpreter, None for a missing or broken one."""
+    try:
+        code = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
+        return subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def state(version: str) -> str:
+    """Hash of all that decides what an installation holds, the extras aside."""
+    parts = [PROJECT.read_bytes(), LOCK.read_bytes() if LOCK.exists() else b"", version.encode(), str(HOME).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def read_note() -> dict:
+    """What the last finished installation wrote; empty where there is none."""
+    try:
+        return json.loads(NOTE.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def run(*command: str | Path) -> None:
+    """Run a command quietly; show what it said and stop if it fails."""
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout.rstrip()}\nsetup: failed: {' '.join(str(part) for part in command)}")
+
+
+def create(python: Path) -> None:
+    """An empty environment with pip in it, also where the system's Python comes without ensurepip."""
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    if subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True).returncode == 0:
+        run(sys.executable, "-m", "venv", VENV)
+    else:
+        run(sys.executable, "-m", "venv", "--without-pip", VENV)
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "pip", "setuptools<81")
+
+
+def install(python: Path, extras: set[str], known: dict) -> None:
+    """Everything in one `pip install` against the lock; TORCH_INDEX_URL picks another build of PyTorch first."""
+    target = f"{HOME}[{','.join(sorted(extras))}]" if extras else str(HOME)
+    pins = ["-c", str(LOCK)] if LOCK.exists() else []
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    if index := os.environ.get("TORCH_INDEX_URL"):
+        run(*pip, "torch", "--index-url", index, *pins)
+    run(*pip, "--editable", target, *pins)
+    bare = {name for extra in extras for name in known["no-deps"].get(extra, [])}
+    if bare:
+        run(*pip, "--no-deps", *sorted(bare), *pins)
+
+
+def main() -> None:
+    """Parse the command line, then install what is missing."""
+    parser = argparse.ArgumentParser(prog="scripts/setup", description="Create .venv and install the project, once.")
+    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, e.g. llm dev all")
+    parser.add_argument("--paper", action="append", default=[], metavar="NAME", help="the extras this paper names")
+    parser.add_argument("--papers", action="store_true", help="the extras that any paper names")
+    args = parser.parse_args()
+
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
+    extras = set(args.extras)
+    papers = {path.stem: path for path in sorted((HOME / "conf" / "paper").glob("*.yaml"))}
+    for name in papers if args.papers else [name for name in args.paper if name in papers]:
+        extras |= paper_extras(papers[name])
+    unknown = extras - set(project["project"]["optional-dependencies"])
+    if unknown:
+        sys.exit(f"setup: pyproject.toml has no extra {', '.join(sorted(unknown))}")
+
+    python = VENV / "bin" / "python"
+    version = python_version(python)
+    note = read_note()
+    fresh = version is not None and note.get("state") == state(version)
+    if fresh and extras <= set(note["extras"]):
+        return
+    missing = [name for name in args.paper if name not in papers]
+    if missing:
+        if fresh:  # nothing to install for a name that does not exist; the command itself says what is wrong
+            return
+        near = difflib.get_close_matches(missing[0], papers, 3, 0.4)
+        print(f"no paper {missing[0]!r}" + (f"; near: {', '.join(near)}" if near else ""), file=sys.stderr)
+        sys.exit(2)
+
+    with open(HOME / ".venv.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note = read_note()  # another process may have installed meanwhile
+        if version is None or python_version(python) is None:
+            create(python)
+            version, note = python_version(python), {}
+        if note.get("state") == state(version) and extras <= set(note["extras"]):
+            return
+        extras |= set(note.get("extras", []))
+        named = f" with {', '.join(sorted(extras))}" if extras else ""
+        print(f"setup: installing into .venv{named} (once, some minutes) ...", flush=True)
+        start = time.monotonic()
+        install(python, extras, project["tool"]["reprise"])
+        temporary = NOTE.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"state": state(version), "extras": sorted(extras)}))
+        os.replace(temporary, NOTE)
+        print(f"setup: done in {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
