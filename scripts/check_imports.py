@@ -1,6 +1,6 @@
-"""Imports every package that pyproject.toml asks for and that is installed here, in one process; names those that fail.
+"""Imports every package that pyproject.toml asks for, in one process, and names those that fail.
 
-    .venv/bin/python scripts/check_imports.py [extra ...]      default: the base and all extras
+.venv/bin/python scripts/check_imports.py [extra ...]      default: the base and all extras
 """
 
 import importlib
@@ -35,7 +35,11 @@ def main() -> int:
             modules.setdefault(canonical(distribution), []).append(module)
     failed = 0
     for distribution in sorted(wanted):
-        names = [name for name in modules.get(distribution, []) if not re.search(r"^_|tests?$|^docs$|-|stubs$", name)]
+        names = [
+            name
+            for name in modules.get(distribution, [])
+            if not re.search(r"^_|tests?$|^docs$|-|stubs$", name)
+        ]
         if distribution not in modules:
             print(f"{distribution}: not installed")
             failed += 1

@@ -1,11 +1,11 @@
-"""Creates `.venv` and installs the project with the extras that are asked for, once; prints nothing when nothing is to do.
+"""Creates `.venv` and installs the project with the extras asked for, once; silent when nothing is to do.
 
     scripts/setup llm dev         the extras by name
     scripts/setup --paper hdm     those that conf/paper/hdm.yaml names
     scripts/setup --papers dev    those that any paper names, and dev
 
-Standard library only: it runs before anything is installed. What is installed is noted in `.venv/reprise-setup.json`;
-the note is void once pyproject.toml, requirements.lock or the Python version changes.
+Standard library only: it runs before anything is installed. What is installed is noted in
+`.venv/reprise-setup.json`; a change of pyproject.toml, requirements.lock or Python makes the note void.
 """
 
 import argparse
@@ -45,14 +45,21 @@ def python_version(python: Path) -> str | None:
     """`3.11.7` for a working interpreter, None for a missing or broken one."""
     try:
         code = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
-        return subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [python, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def state(version: str) -> str:
     """Hash of all that decides what an installation holds, the extras aside."""
-    parts = [PROJECT.read_bytes(), LOCK.read_bytes() if LOCK.exists() else b"", version.encode(), str(HOME).encode()]
+    parts = [
+        PROJECT.read_bytes(),
+        LOCK.read_bytes() if LOCK.exists() else b"",
+        version.encode(),
+        str(HOME).encode(),
+    ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
@@ -66,7 +73,9 @@ def read_note() -> dict:
 
 def run(*command: str | Path) -> None:
     """Run a command quietly; show what it said and stop if it fails."""
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode:
         sys.exit(f"{done.stdout.rstrip()}\nsetup: failed: {' '.join(str(part) for part in command)}")
 
@@ -83,7 +92,7 @@ def create(python: Path) -> None:
 
 
 def install(python: Path, extras: set[str], known: dict) -> None:
-    """Everything in one `pip install` against the lock; TORCH_INDEX_URL picks another build of PyTorch first."""
+    """One `pip install` against the lock; TORCH_INDEX_URL picks another build of PyTorch first."""
     target = f"{HOME}[{','.join(sorted(extras))}]" if extras else str(HOME)
     pins = ["-c", str(LOCK)] if LOCK.exists() else []
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
@@ -97,9 +106,13 @@ def install(python: Path, extras: set[str], known: dict) -> None:
 
 def main() -> None:
     """Parse the command line, then install what is missing."""
-    parser = argparse.ArgumentParser(prog="scripts/setup", description="Create .venv and install the project, once.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/setup", description="Create .venv and install the project, once."
+    )
     parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, e.g. llm dev all")
-    parser.add_argument("--paper", action="append", default=[], metavar="NAME", help="the extras this paper names")
+    parser.add_argument(
+        "--paper", action="append", default=[], metavar="NAME", help="the extras this paper names"
+    )
     parser.add_argument("--papers", action="store_true", help="the extras that any paper names")
     args = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What every test shares: quiet libraries, one thread a process, repeatable hypothesis, and the data folder."""
+"""What every test shares: quiet libraries, one thread a process, repeatable hypothesis, the data folder."""
 
 import os
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def data_root() -> Path:
 
 @pytest.fixture
 def require_data(data_root: Path) -> Callable[[str], Path]:
-    """``require_data("libsvm/a2a")`` is the path of that file or folder; the test is skipped where it is absent."""
+    """``require_data("libsvm/a2a")`` is the path of that file or folder; without it the test is skipped."""
 
     def require(relpath: str) -> Path:
         path = data_root / relpath
