@@ -41,9 +41,9 @@ class Run(Protocol):
     def rows(self, unit: str, table: Any) -> None:
         """Record one row per replicate (`unit`: repeat, image, instance, block, ...).
 
-        `table` is a DataFrame, a mapping of equally long columns or a list of mappings. Column `i` is the index
-        of the replicate and is added as 0..n-1 if absent. Replicate i draws from `generator(name, i)` only, so
-        that its numbers do not depend on the batch it was computed in.
+        `table` is a DataFrame, a mapping of equally long columns or a list of mappings. Column `i` is the
+        index of the replicate and is added as 0..n-1 if absent. Replicate i draws from `generator(name, i)`
+        only, so that its numbers do not depend on the batch it was computed in.
         """
 
     def summary(self, **values: Scalar) -> None:

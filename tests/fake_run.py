@@ -60,8 +60,7 @@ class FakeRun:
 
     def track(self, iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
         """Iterates; `stop_after` iterations in, an interruption is played."""
-        for item in iterable if self.stop_after is None else itertools.islice(iterable, self.stop_after):
-            yield item
+        yield from iterable if self.stop_after is None else itertools.islice(iterable, self.stop_after)
         if self.stop_after is not None:
             raise KeyboardInterrupt
 

@@ -1,7 +1,7 @@
 """Finding the files of a dataset: `$REPRISE_DATA`, then the user cache, then the public source.
 
-A file counts as found when its SHA-256 is the one its YAML states. Verified files are remembered by path, size and
-modification time, so that a file is read in full once and costs one `stat` afterwards.
+A file counts as found when its SHA-256 is the one its YAML states. Verified files are remembered by path, size
+and modification time, so that a file is read in full once and costs one `stat` afterwards.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ _verified: dict[tuple[str, int, int], str] = {}
 
 
 class MissingData(FileNotFoundError):
-    """A dataset or model is not on this machine; the message is one line that says what, how large and how to get it.
+    """A dataset or model is not on this machine; the message is one line: what, how large, how to get it.
 
-    The command in the message holds the placeholder `<paper>`, which the harness replaces by the paper's name.
+    The command in it holds the placeholder `<paper>`, which the harness replaces by the paper's name.
     """
 
     def __init__(self, message: str) -> None:
@@ -140,11 +140,12 @@ class Door:
             try:
                 return self._download(file)
             except Exception as error:  # whatever the network does, the user's way out is the same
-                reason += f"; download failed: {str(error).splitlines()[0][:120] if str(error) else type(error).__name__}"
+                first_line = (str(error).splitlines() or [type(error).__name__])[0]
+                reason += f"; download failed: {first_line[:120]}"
+        origin = f" (source: {self.source})" if self.source else ""
         raise MissingData(
-            f"{self.name} is missing: {file} ({self.size_mb:g} MB in all, {self.licence}){reason}; point REPRISE_DATA "
-            f"at a folder that holds it, or run: make fetch-<paper>"
-            + (f" (source: {self.source})" if self.source else "")
+            f"{self.name} is missing: {file} ({self.size_mb:g} MB in all, {self.licence}){reason}; "
+            f"point REPRISE_DATA at a folder that holds it, or run: make fetch-<paper>{origin}"
         )
 
     def paths(self) -> dict[str, Path]:
