@@ -1,0 +1,267 @@
+"""Composition: Hydra once per choice of method, task and groups; then leaves are set on plain dictionaries.
+
+A run's config is the plain dictionary ``{method, task, seed, device, dtype, ranks}``. Nodes that Hydra chose
+from a group carry the option's name in ``_name_``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from runners import places
+from runners.errors import ConfigError, nearest
+
+Config = dict[str, Any]
+RUN_KEYS = ("method", "task", "seed", "device", "dtype", "ranks")
+
+
+def check_option(group: str, name: Any, where: str = "") -> str:
+    """Return ``name`` if ``group`` has it, else raise ConfigError with the nearest one."""
+    at = f"{where}: " if where else ""
+    known = places.options(group)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{at}{group}={name!r}: expected the name of a {group}")
+    if name not in known:
+        if not known:
+            raise ConfigError(f"{at}{group}={name}: the group '{group}' has no options")
+        raise ConfigError(f"{at}unknown {group} '{name}'{nearest(name, known)}")
+    return name
+
+
+@lru_cache(maxsize=None)
+def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tuple[str, str]]]:
+    """Compose ``conf/config.yaml`` with group choices; return the unresolved tree and {path: (group, option)}."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    overrides = [f"{key}={value}" for key, value in choices]
+    main, *others = places.conf_roots()
+    if others:
+        overrides.append("hydra.searchpath=[" + ",".join(f"file://{root}" for root in others) + "]")
+    if GlobalHydra.instance().is_initialized():  # called inside hydra.main: use a context of our own
+        GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(main), version_base="1.3"):
+            tree = compose("config", overrides=overrides, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
+    chosen = {}
+    for key, option in tree.hydra.runtime.choices.items():
+        group, _, path = key.partition("@")
+        if option is not None and not group.startswith("hydra"):
+            chosen[path or group.replace("/", ".")] = (group, str(option))
+    config = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(config, dict)
+    config.pop("hydra")
+    for path, (_, option) in chosen.items():
+        node = walk(config, path)
+        if isinstance(node, dict):
+            node["_name_"] = option
+    return config, chosen
+
+
+def walk(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """Return the node at a dotted path, ``default`` where there is none."""
+    node: Any = config
+    for key in path.split("."):
+        if isinstance(node, Mapping) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return default
+    return node
+
+
+def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten a tree to {dotted path: leaf}; chosen groups appear as {path: option name}; lists are leaves."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if key.startswith("_") and key.endswith("_"):
+            continue
+        if isinstance(value, Mapping):
+            if "_name_" in value:
+                flat[path] = value["_name_"]
+            flat.update(leaves(value, f"{path}."))
+        else:
+            flat[path] = value
+    return flat
+
+
+class Base:
+    """A composed method × task, onto which leaves are set. Cheap to copy, never changed."""
+
+    def __init__(self, choices: dict[str, str]):
+        self.choices = dict(choices)
+        tree, self.chosen = _hydra(tuple(sorted(choices.items())))
+        self.tree = {key: tree[key] for key in RUN_KEYS}
+
+    def group_at(self, path: str) -> str | None:
+        """The group whose option stands at ``path`` (``data`` at ``task.data``), or None."""
+        return self.chosen[path][0] if path in self.chosen else None
+
+
+@lru_cache(maxsize=None)
+def _base(choices: tuple[tuple[str, str], ...]) -> Base:
+    return Base(dict(choices))
+
+
+def base(choices: dict[str, str]) -> Base:
+    """Cached composition of group choices, e.g. ``{"method": "zeroth_order/radazo", "task": ...}``."""
+    return _base(tuple(sorted(choices.items())))
+
+
+Triple = tuple[str, Any, str]
+
+
+def compose_run(
+    method: str | list[str],
+    task: str,
+    triples: Callable[[str], list[Triple]],
+    *,
+    where: str = "",
+) -> Config:
+    """Compose one run's resolved config.
+
+    ``method`` is a name, or a list of names for a panel. ``triples(method name)`` gives (path, value, place) leaves
+    to set, later ones win; a text set onto a group's node picks another option of that group; ``+path`` adds a key.
+    Raises ConfigError naming the place, the key and the nearest valid name.
+    """
+    members = method if isinstance(method, list) else [method]
+    at = f"{where}: " if where else ""
+    if not members:
+        raise ConfigError(f"{at}a panel needs at least one method")
+    if len(set(members)) != len(members):
+        raise ConfigError(f"{at}a panel names each method once: {members}")
+    check_option("task", task, where)
+    for name in members:
+        check_option("method", name, where)
+    configs = [_compose_one(name, task, triples(name), where) for name in members]
+    config = configs[0]
+    if isinstance(method, list):
+        config["method"] = {"_panel_": {c["method"]["_name_"]: c["method"] for c in configs}}
+    return config
+
+
+def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> Config:
+    choices = {"method": method, "task": task}
+    current = base(choices)
+    for path, value, place in triples:  # group choices first: they change which leaves exist
+        group = current.group_at(path)
+        if group and path not in ("method", "task") and isinstance(value, str):
+            check_option(group, value, place or where)
+            choices[f"{group}@{path}"] = value
+            current = base(choices)
+    config = copy.deepcopy(current.tree)
+    for path, value, place in triples:
+        if not (current.group_at(path) and isinstance(value, str)):
+            set_leaf(config, path, value, place or where)
+    return resolve(config, where)
+
+
+def set_leaf(config: Config, path: str, value: Any, where: str = "") -> None:
+    """Set one leaf in place, checked: the key must exist and the value must be of its default's type."""
+    at = f"{where}: " if where else ""
+    add = path.startswith("+")
+    path = path.lstrip("+")
+    *parents, last = path.split(".")
+    node: Any = config
+    done: list[str] = []
+    for key in parents:
+        if isinstance(node, dict) and key not in node and add:
+            node[key] = {}
+        node = _child(node, key, done, config, path, at)
+        done.append(key)
+    if isinstance(node, list):
+        _child(node, last, done, config, path, at)
+        node[int(last)] = _typed(node[int(last)], value, path, at)
+        return
+    if not isinstance(node, dict) or (last not in node and not add) or last.startswith("_"):
+        raise ConfigError(f"{at}{_unknown(config, path)}")
+    node[last] = copy.deepcopy(value) if last not in node else _typed(node[last], value, path, at)
+
+
+def _child(node: Any, key: str, done: list[str], config: Config, path: str, at: str) -> Any:
+    if isinstance(node, dict) and key in node and not key.startswith("_"):
+        return node[key]
+    if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+        return node[int(key)]
+    raise ConfigError(f"{at}{_unknown(config, path)}")
+
+
+def _unknown(config: Config, path: str) -> str:
+    known = leaves(config)
+    owner = walk(config, path.split(".")[0])
+    name = owner.get("_name_") if isinstance(owner, dict) else None
+    note = f" in {path.split('.')[0]} {name}" if name else ""
+    return f"unknown key '{path}'{note}{nearest(path, known)}"
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    (int, "a whole number"),
+    (float, "a number"),
+    (str, "a text"),
+    (list, "a list"),
+    (dict, "a mapping"),
+)
+
+
+def _typed(default: Any, value: Any, path: str, at: str) -> Any:
+    """Return ``value`` in the type of ``default``; raise ConfigError where it does not fit."""
+    if default is None or (isinstance(default, str) and ("${" in default or default == "???")):
+        return copy.deepcopy(value)
+    if isinstance(default, dict) and isinstance(value, Mapping):
+        merged = default
+        for key, item in value.items():
+            set_leaf(merged, str(key), item, f"{at}{path}".rstrip(": "))
+        return merged
+    if isinstance(value, str) and "${" in value:
+        return value
+    fits = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float) and value == int(value):
+        return int(value)
+    if not fits:
+        wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
+        raise ConfigError(f"{at}{path}={value!r}: expected {wanted}, like the default {default!r}")
+    return copy.deepcopy(value)
+
+
+def resolve(config: Config, where: str = "") -> Config:
+    """Resolve ``${...}`` interpolations (only if there are any: it is the slow part)."""
+    if not _has_interpolation(config):
+        _check_missing(config, where)
+        return config
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from error
+    assert isinstance(resolved, dict)
+    _check_missing(resolved, where)
+    return resolved
+
+
+def _has_interpolation(node: Any) -> bool:
+    if isinstance(node, str):
+        return "${" in node
+    if isinstance(node, dict):
+        return any(map(_has_interpolation, node.values()))
+    return isinstance(node, list) and any(map(_has_interpolation, node))
+
+
+def _check_missing(config: Config, where: str) -> None:
+    for path, value in leaves(config).items():
+        if isinstance(value, str) and value == "???":
+            raise ConfigError(f"{where + ': ' if where else ''}{path} has no default: give it a value")

@@ -1,0 +1,151 @@
+"""Executes one run: look in the store, seed, build, let the task examine the method, record the result."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runners import build, identity, provenance
+from runners.artifacts import ArtifactStore
+from runners.errors import ConfigError
+from runners.fingerprint import Fingerprinter, targets
+from runners.lease import Claims
+from runners.recorder import DeadlineReached, Diverged, Recorder
+from runners.store import Store, write_atomic
+
+Config = dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """How a run ended (``busy``: another process has it)."""
+
+    id: str
+    status: str  # done | diverged | failed | timeout | interrupted | busy
+    seconds: float = 0.0
+    cached: bool = False
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dictionary, for crossing a process boundary."""
+        return asdict(self)
+
+
+class Executor:
+    """Runs configs in this process, one after another."""
+
+    def __init__(self, root: Path, *, tracker: Config | None = None, stale: str = "rerun", progress: bool = True):
+        self.root = Path(root)
+        self.store = Store(self.root)
+        self.claims = Claims(self.root)
+        self.artifacts = ArtifactStore(self.root)
+        self.tracker = tracker
+        self.stale = stale
+        self.progress_file = self.claims.folder / f"{self.claims.token}.progress" if progress else None
+
+    def run(
+        self,
+        config: Config,
+        *,
+        run_id: str | None = None,
+        fingerprint: str | None = None,
+        again: bool = False,
+        labels: dict[str, str] | None = None,
+    ) -> Outcome:
+        """Execute one run unless the store has it. Never raises for what a method or task does wrong."""
+        run_id = run_id or identity.run_id(config)
+        fingerprint = fingerprint or Fingerprinter().of(config)
+        hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
+        if hit.state == "finished" and hit.result and not again:
+            return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
+        folder = self.store.folder(config, run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.claims.claim(folder) as ours:
+            if not ours:
+                return Outcome(run_id, "busy")
+            hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
+            if hit.state == "finished" and hit.result and not again:  # finished while we waited for the claim
+                return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
+            return self._examine(config, run_id, folder, fingerprint, labels or {})
+
+    def _examine(
+        self, config: Config, run_id: str, folder: Path, fingerprint: str, labels: dict[str, str]
+    ) -> Outcome:
+        for name in ("result.json", "failure.json"):
+            (folder / name).unlink(missing_ok=True)
+        write_atomic(folder / "config.yaml", dump_yaml(config))
+        hours = (config["task"].get("resources") or {}).get("hours")
+        deadline = time.monotonic() + 3600 * hours if hours else None
+        tracker = self._tracker(config, run_id, labels, folder)
+        recorder = Recorder(
+            folder,
+            config,
+            fingerprint=fingerprint,
+            artifacts=self.artifacts,
+            tracker=tracker,
+            deadline=deadline,
+            progress_file=self.progress_file,
+        )
+        started = time.time()
+        status, error, detail = "done", "", ""
+        with provenance.Meter() as meter:
+            try:
+                for target in targets({"method": config["method"], "task": config["task"]}):
+                    build.locate(target)  # imported before seeding, so that every library loaded gets the seed
+                with provenance.seeded(int(config["seed"])):
+                    method = build.build(config["method"], "method", resolve_run=self._finished_run, top=True)
+                    task = build.build(config["task"], "task", resolve_run=self._finished_run, top=True)
+                    task.evaluate(method, recorder)
+            except Diverged as problem:
+                status, error = "diverged", str(problem)
+            except DeadlineReached as problem:
+                status, error = "timeout", str(problem)
+            except Exception as problem:
+                status, detail = "failed", traceback.format_exc()
+                error = str(problem) if isinstance(problem, ConfigError) else f"{type(problem).__name__}: {problem}"
+        recorder.close()
+        cost = meter.cost
+        if status in ("done", "diverged"):
+            result = {
+                "id": run_id,
+                "status": status,
+                "error": error,
+                "config": identity.canonical(config),
+                "summary": recorder.values,
+                "artifacts": recorder.artifacts_used,
+                "fingerprint": fingerprint,
+                "started": round(started, 3),
+                **cost,
+                "provenance": provenance.describe(),
+            }
+            write_atomic(folder / "result.json", json.dumps(result))
+            recorder.finish()
+        else:
+            self.store.record_failure(config, run_id, status, error, detail)
+        if tracker is not None:
+            tracker.finish(status, recorder.values)
+        return Outcome(run_id, status, cost["wall_seconds"], error=error)
+
+    def _finished_run(self, node: Config) -> build.FinishedRun:
+        folder = self.root / node["folder"]
+        record = json.loads((folder / "result.json").read_bytes())
+        return build.FinishedRun(node["_run_"], folder, record["config"], record["summary"])
+
+    def _tracker(self, config: Config, run_id: str, labels: dict[str, str], folder: Path) -> Any:
+        if not self.tracker or not self.tracker.get("_target_"):
+            return None
+        factory = build.build(self.tracker | {"_partial_": True}, "tracker", resolve_run=self._finished_run)
+        return factory(config=config, run_id=run_id, labels=labels, folder=folder)
+
+
+def dump_yaml(tree: Any) -> str:
+    """YAML text of a plain tree, keys in their order."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text

@@ -1,0 +1,59 @@
+"""What a run is: its id is a hash of its resolved config, so equal configs are the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+Config = dict[str, Any]
+ID_DIGITS = 20  # 80 bits: a collision among 10 million runs has probability 4e-11
+
+
+def canonical(config: Config) -> Config:
+    """The part of a config that its id hashes.
+
+    Method, task, seed, device type, dtype and ranks, with every checksum and revision they name; without
+    resources, labels and interfaces (which change no number) and without launcher, tracker and scale.
+    """
+    return {
+        "method": _strip(config["method"]),
+        "task": _strip(config["task"]),
+        "seed": config["seed"],
+        "device": str(config.get("device") or "cpu").split(":")[0],
+        "dtype": config.get("dtype"),
+        "ranks": config.get("ranks", 1),
+    }
+
+
+def _strip(node: Any) -> Any:
+    return {key: value for key, value in node.items() if key not in ("resources", "interface")}
+
+
+def digest(node: Any) -> str:
+    """Hash of any JSON-like tree (keys in any order)."""
+    text = json.dumps(node, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
+
+
+def run_id(config: Config) -> str:
+    """A run's id."""
+    return digest(canonical(config))
+
+
+def method_name(config: Config) -> str:
+    """``kind/name``; for a panel the members joined by ``+``."""
+    node = config["method"]
+    if "_panel_" in node:
+        return "+".join(node["_panel_"])
+    return str(node["_name_"])
+
+
+def folder(config: Config, identifier: str) -> str:
+    """Relative folder ``<kind>/<method>/<task>/<id>`` of a run."""
+    kind, _, task = str(config["task"]["_name_"]).partition("/")
+    method = method_name(config)
+    short = method.partition("/")[2] or method
+    if "_panel_" in config["method"]:
+        short = "panel-" + digest(method)[:8]
+    return "/".join((kind, short.replace("/", "."), (task or kind).replace("/", "."), identifier))

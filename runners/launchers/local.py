@@ -1,0 +1,172 @@
+"""Local launcher: persistent worker processes on this machine (pebble), one thread each.
+
+A worker that dies (killed for memory, segmentation fault) or hangs loses its own run only; the pool starts another.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pebble
+
+from runners import provenance
+from runners.errors import StoreError
+from runners.execute import Outcome
+from runners.fingerprint import targets
+from runners.launchers import Job, Settings, Watcher, worker
+from runners.store import Store
+
+TICK = 0.5
+GRACE_SECONDS = 60.0  # after its own deadline a run may still write its checkpoint
+
+
+class Local:
+    """See the module. ``workers``: processes (None: one per core); ``memory_gb``: shared by runs that ask for some."""
+
+    def __init__(self, workers: int | None = None, memory_gb: float | None = None):
+        self.workers = workers or len(os.sched_getaffinity(0))
+        total = provenance.hardware()["memory_gb"] or 4.0
+        self.memory_gb = memory_gb or 0.9 * total
+        self._pool: pebble.ProcessPool | None = None
+        self._made_for: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Local:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(stop=kind is not None)
+
+    def _close(self, stop: bool) -> None:
+        if self._pool is not None:
+            self._pool.stop() if stop else self._pool.close()
+            self._pool.join()
+            self._pool = None
+
+    def _workers(self, jobs: Sequence[Job], settings: Settings) -> pebble.ProcessPool:
+        wanted = (str(settings.root), repr(settings.tracker), settings.stale)
+        if self._pool is not None and self._made_for != wanted:
+            self._close(stop=False)
+        if self._pool is None:
+            provenance.limit_threads(1)  # inherited by the workers before they import anything
+            context = multiprocessing.get_context("forkserver")
+            modules = {target.rpartition(".")[0] for job in jobs for target in targets(job.config)}
+            context.set_forkserver_preload(["runners.launchers.worker", *sorted(modules)])
+            self._pool = pebble.ProcessPool(
+                max_workers=self.workers,
+                context=context,
+                initializer=worker.start,
+                initargs=(str(settings.root), settings.tracker, settings.stale),
+            )
+            self._made_for = wanted
+        return self._pool
+
+    def launch(self, jobs: Sequence[Job], settings: Settings, watcher: Watcher) -> dict[str, Outcome]:
+        """Execute jobs (see :class:`runners.launchers.Launcher`)."""
+        if not jobs:
+            return {}
+        return _Sweep(self, jobs, settings, watcher, self._workers(jobs, settings)).run()
+
+
+class _Sweep:
+    def __init__(
+        self, local: Local, jobs: Sequence[Job], settings: Settings, watcher: Watcher, pool: pebble.ProcessPool
+    ):
+        self.local, self.settings, self.watcher, self.pool = local, settings, watcher, pool
+        self.store = Store(settings.root)
+        self.waiting = deque(job for job in jobs if not job.resources.get("exclusive"))
+        self.exclusive = deque(job for job in jobs if job.resources.get("exclusive"))
+        self.busy: list[tuple[float, Job]] = []  # another process has them: look again later
+        self.flying: dict[concurrent.futures.Future[Any], Job] = {}
+        self.outcomes: dict[str, Outcome] = {}
+
+    def run(self) -> dict[str, Outcome]:
+        try:
+            ticked = time.monotonic()
+            while self.waiting or self.exclusive or self.flying or self.busy:
+                self._fill()
+                done, _ = concurrent.futures.wait(
+                    self.flying, timeout=TICK, return_when=concurrent.futures.FIRST_COMPLETED
+                )
+                for future in done:
+                    self._ended(self.flying.pop(future), future)
+                if time.monotonic() - ticked > TICK:
+                    ticked = time.monotonic()
+                    self.watcher.tick(self._progress())
+        except KeyboardInterrupt:
+            for job in self.flying.values():
+                if not job.artifact and self.store.look(job.config, job.id, None).state == "missing":
+                    self.store.record_failure(job.config, job.id, "interrupted", "stopped by Ctrl-C")
+            raise
+        return self.outcomes
+
+    def _fill(self) -> None:
+        now = time.monotonic()
+        for item in [item for item in self.busy if item[0] <= now]:
+            self.busy.remove(item)
+            self.waiting.append(item[1])
+        # Two runs in hand per worker hide the way between the processes; runs with needs of their own get exact room.
+        while self.waiting and len(self.flying) < 2 * self.local.workers:
+            if not self._room(self.waiting[0]):
+                break
+            self._submit(self.waiting.popleft())
+        if not self.waiting and not self.flying and not self.busy and self.exclusive:
+            self._submit(self.exclusive.popleft())
+
+    def _room(self, job: Job) -> bool:
+        asked = float(job.resources.get("memory_gb") or 0)
+        used = sum(float(other.resources.get("memory_gb") or 0) for other in self.flying.values())
+        if asked and len(self.flying) >= self.local.workers:
+            return False
+        return not self.flying or used + asked <= self.local.memory_gb
+
+    def _submit(self, job: Job) -> None:
+        hours = job.resources.get("hours")
+        arguments = (job.config, job.id, job.fingerprint, job.labels, job.artifact, self.settings.again)
+        timeout = 3600 * hours + GRACE_SECONDS if hours else None
+        future = self.pool.schedule(worker.work, args=arguments, timeout=timeout)
+        self.flying[future] = job
+
+    def _ended(self, job: Job, future: concurrent.futures.Future[Any]) -> None:
+        try:
+            outcome = Outcome(**future.result())
+        except concurrent.futures.TimeoutError:
+            outcome = self._lost(job, "timeout", f"no end after {job.resources.get('hours')} hours")
+        except pebble.ProcessExpired as problem:
+            outcome = self._lost(job, "failed", f"the worker process died (exit code {problem.exitcode})")
+        except OSError as problem:
+            raise StoreError(f"cannot write under {self.settings.root}: {problem.strerror or problem}") from problem
+        if outcome.status == "busy":
+            self.busy.append((time.monotonic() + 1.0, job))
+            return
+        self.outcomes[job.id] = outcome
+        self.watcher.ended(job, outcome)
+        if self.settings.fail_fast and outcome.status in ("failed", "timeout"):
+            self.waiting.clear()
+            self.exclusive.clear()
+            self.busy.clear()
+
+    def _lost(self, job: Job, status: str, error: str) -> Outcome:
+        if not job.artifact:
+            try:
+                self.store.record_failure(job.config, job.id, status, error)
+            except OSError as problem:
+                raise StoreError(f"cannot write under {self.settings.root}: {problem.strerror or problem}") from problem
+        return Outcome(job.id, status, error=error)
+
+    def _progress(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        ids = {job.id for job in self.flying.values()}
+        for path in (self.settings.root / ".leases").glob("*.progress"):
+            try:
+                name, done, total = path.read_text().split()
+            except (OSError, ValueError):
+                continue
+            if name in ids:
+                found[name] = (int(done), int(total))
+        return found

@@ -1,0 +1,52 @@
+"""What runs inside a worker process: one executor, job after job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from runners import provenance
+from runners.execute import Executor, Outcome
+
+_executor: Executor | None = None
+
+
+def start(root: str, tracker: dict[str, Any] | None, stale: str) -> None:
+    """Prepare this worker process (pebble calls it once)."""
+    global _executor
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    provenance.limit_threads(1)
+    _executor = Executor(Path(root), tracker=tracker, stale=stale)
+
+
+def work(
+    config: dict[str, Any], run_id: str, fingerprint: str, labels: dict[str, str], artifact: bool, again: bool
+) -> dict[str, Any]:
+    """Execute one job; returns the outcome as a dictionary."""
+    assert _executor is not None
+    if artifact:
+        return _prepare(config, run_id)
+    outcome = _executor.run(config, run_id=run_id, fingerprint=fingerprint, labels=labels, again=again)
+    return outcome.as_dict()
+
+
+def _prepare(node: dict[str, Any], run_id: str) -> dict[str, Any]:
+    from runners.build import Artifact
+
+    assert _executor is not None
+    started = time.perf_counter()
+    try:
+        _executor.artifacts.get(Artifact(node))
+    except OSError:
+        raise
+    except Exception as problem:
+        log = _executor.artifacts.path(node).with_suffix(".failure.txt")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(traceback.format_exc())
+        error = f"{type(problem).__name__}: {problem} (traceback in {os.path.relpath(log)})"
+        return Outcome(run_id, "failed", time.perf_counter() - started, error=error).as_dict()
+    return Outcome(run_id, "done", time.perf_counter() - started).as_dict()

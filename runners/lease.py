@@ -1,0 +1,120 @@
+"""Leases: which process works on which run, safe on network file systems and after ``kill -9``.
+
+Each process holds one heartbeat lease (filelock's SoftFileLease: host, process, heartbeat). A run is claimed by
+hard-linking a file that names the claimer's lease into the run's folder: one system call, atomic on network file
+systems too. A claim whose lease is dead (process gone, or a silent host) is taken over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import SoftFileLease, Timeout
+
+LEASE_SECONDS = float(os.environ.get("REPRISE_LEASE_SECONDS", "60"))
+
+
+class Claims:
+    """This process's claims under one store root."""
+
+    def __init__(self, root: Path):
+        self.folder = root / ".leases"
+        self._mine: SoftFileLease | None = None
+        self._token = ""
+        self._others: dict[str, SoftFileLease] = {}
+
+    @property
+    def token(self) -> str:
+        """Name of this process's lease; taking it starts its heartbeat."""
+        if self._mine is None or not self._mine.is_locked:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._token = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+            self._mine = self._lease(self._token)
+            self._mine.acquire()
+            self._card.write_text(self._token)
+            atexit.register(self.close)
+        return self._token
+
+    def close(self) -> None:
+        """Give this process's lease back."""
+        if self._mine is not None:
+            self._card.unlink(missing_ok=True)
+            self._mine.release()
+            self._mine = None
+
+    @property
+    def _card(self) -> Path:
+        """The file whose hard links are this process's claims."""
+        return self.folder / f"{self._token}.claim"
+
+    def _lease(self, token: str) -> SoftFileLease:
+        path = self.folder / f"{token}.lease"
+        return SoftFileLease(path, lease_duration=LEASE_SECONDS, timeout=0, thread_local=False)
+
+    def alive(self, token: str) -> bool:
+        """Whether the process behind a token still holds its lease.
+
+        A dead process of this host is seen at once; a silent host after the lease's duration of watching.
+        """
+        if token == self._token and self._mine is not None:
+            return True
+        if not token or not (self.folder / f"{token}.lease").exists():
+            return False
+        other = self._others.setdefault(token, self._lease(token))
+        try:
+            other.acquire()
+        except Timeout:
+            return True
+        other.release()
+        self._others.pop(token, None)
+        return False
+
+    def holder(self, folder: Path) -> str | None:
+        """Token of the living process that works on ``folder``, or None."""
+        try:
+            token = (folder / "claim").read_text()
+        except FileNotFoundError:
+            return None
+        return token if self.alive(token) else None
+
+    @contextlib.contextmanager
+    def claim(self, folder: Path) -> Iterator[bool]:
+        """Claim a run's folder: yields True if it is ours now, False if a living process has it."""
+        path = folder / "claim"
+        got = self._create(path) or self._take_over(path)
+        try:
+            yield got
+        finally:
+            if got:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+
+    def _create(self, path: Path) -> bool:
+        _ = self.token
+        try:
+            os.link(self._card, path)
+        except FileExistsError:
+            return False
+        return True
+
+    def _take_over(self, path: Path) -> bool:
+        """Replace a dead process's claim. The guard lets one contender at a time decide."""
+        guard = SoftFileLease(path.with_name("claim.guard"), lease_duration=LEASE_SECONDS, timeout=0)
+        try:
+            with guard:
+                try:
+                    token = path.read_text()
+                except FileNotFoundError:
+                    return self._create(path)
+                if self.alive(token):
+                    return False
+                path.unlink(missing_ok=True)
+                return self._create(path)
+        except Timeout:
+            return False

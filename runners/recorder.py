@@ -1,0 +1,249 @@
+"""The recorder: all that the harness hands into a run (see ``tasks/run.py`` for the interface tasks see)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runners.build import Artifact
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from runners.artifacts import ArtifactStore
+    from runners.trackers import Tracker
+
+T = TypeVar("T")
+PROGRESS_SECONDS = 0.5
+
+
+class Diverged(FloatingPointError):
+    """A metric became NaN or infinite: the run ends with status ``diverged``, which is a result."""
+
+
+class DeadlineReached(Exception):
+    """The run used up its time; its status is ``timeout``."""
+
+
+class Recorder:
+    """Records one run into its folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *,
+        fingerprint: str = "",
+        artifacts: ArtifactStore | None = None,
+        tracker: Tracker | None = None,
+        deadline: float | None = None,
+        progress_file: Path | None = None,
+    ):
+        self.dir = folder
+        self.seed = int(config["seed"])
+        self.deadline = deadline
+        self.values: dict[str, Any] = {}
+        self.artifacts_used: dict[str, str] = {}
+        self._device = str(config.get("device") or "cpu")
+        self._dtype: str | None = config.get("dtype")
+        self._fingerprint = fingerprint
+        self._artifacts = artifacts
+        self._tracker = tracker
+        self._progress_file = progress_file
+        self._progress_at = 0.0
+        # Unbuffered: a line is in the file when log() returns, whatever kills the process next.
+        self._metrics = open(folder / "metrics.jsonl", "ab", buffering=0)
+        self._rows = open(folder / "rows.jsonl", "ab", buffering=0)
+        self._checkpoint = folder / "checkpoint.pt"
+        # Lines of a killed attempt stay until the task restores its checkpoint or records something new.
+        self._fresh = False
+        if not self._checkpoint.exists():
+            self._begin()
+
+    # -- what a task calls ---------------------------------------------------------------------------------------
+
+    def log(self, step: int | float, **metrics: Any) -> None:
+        """Append one line of metrics. Raises Diverged on NaN or infinity (after writing the finite ones)."""
+        self._begin()
+        line: dict[str, Any] = {"step": step if isinstance(step, int) else float(step)}
+        bad = []
+        for key, value in metrics.items():
+            plain = _plain(value, key)
+            if isinstance(plain, float) and not math.isfinite(plain):
+                bad.append(key)
+            else:
+                line[key] = plain
+        self._metrics.write(json.dumps(line).encode() + b"\n")
+        if self._tracker is not None:
+            self._tracker.log(line)
+        if bad:
+            raise Diverged(f"step {step}: {', '.join(bad)} is not finite")
+
+    def rows(self, unit: str, table: Any) -> None:
+        """Record one row per replicate: a DataFrame, a mapping of columns or a list of mappings."""
+        self._begin()
+        columns = _columns(table)
+        lengths = {len(column) for column in columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"rows('{unit}'): columns of different lengths {sorted(lengths)}")
+        count = lengths.pop() if lengths else 0
+        columns.setdefault("i", list(range(count)))
+        self._rows.write(json.dumps({"unit": unit, "columns": columns}).encode() + b"\n")
+
+    def summary(self, **values: Any) -> None:
+        """Record scalars of the whole run; None means "never happened". Raises Diverged on NaN or infinity."""
+        self._begin()
+        plain = {key: _plain(value, key) for key, value in values.items()}
+        bad = [key for key, value in plain.items() if isinstance(value, float) and not math.isfinite(value)]
+        self.values.update({key: value for key, value in plain.items() if key not in bad})
+        if bad:
+            raise Diverged(f"summary: {', '.join(bad)} is not finite")
+
+    def track(self, iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """Iterate with progress; raises DeadlineReached (status ``timeout``) when the run's time is used up."""
+        if total is None and hasattr(iterable, "__len__"):
+            total = len(iterable)  # type: ignore[arg-type]
+        for index, item in enumerate(iterable):
+            now = time.monotonic()
+            if self.deadline is not None and now > self.deadline:
+                raise DeadlineReached(f"out of time after {index} of {total or '?'} steps")
+            if now - self._progress_at >= PROGRESS_SECONDS:
+                self._progress_at = now
+                self._show(index, total)
+            yield item
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint, atomically; recorded metrics up to here belong to it."""
+        import torch
+
+        self._begin()
+        record = {
+            "state": dict(state),
+            "fingerprint": self._fingerprint,
+            "sizes": (_size(self._metrics), _size(self._rows)),
+            "values": dict(self.values),
+        }
+        spare = self.dir / ".checkpoint.pt"
+        torch.save(record, spare)
+        os.replace(spare, self._checkpoint)
+
+    def restore(self) -> dict[str, Any] | None:
+        """Return the last checkpoint's state (metrics are cut back to it), or None for a fresh start."""
+        if self._fresh or not self._checkpoint.exists():
+            return None
+        import torch
+
+        record = torch.load(self._checkpoint, weights_only=False)
+        if record["fingerprint"] != self._fingerprint:  # written by other code: start afresh
+            return None
+        self._fresh = True
+        self._metrics.truncate(record["sizes"][0])
+        self._rows.truncate(record["sizes"][1])
+        self.values = dict(record["values"])
+        state: dict[str, Any] = record["state"]
+        return state
+
+    def artifact(self, node: Artifact) -> Path:
+        """Folder of a finished preparation; built now (once, under a lock) if it is not there yet."""
+        if not isinstance(node, Artifact):
+            raise TypeError("run.artifact() takes a node marked '_artifact_: true' in the task's YAML")
+        if self._artifacts is None:
+            raise RuntimeError("this run has no artifact store")
+        folder, content = self._artifacts.get(node)
+        self.artifacts_used[folder.parent.name + "/" + folder.name] = content
+        return folder
+
+    def generator(self, name: str, i: int = 0) -> torch.Generator:
+        """A torch generator seeded by (run seed, name, i) alone, on the CPU."""
+        import torch
+
+        return torch.Generator().manual_seed(self._seed_of(name, i) >> 1)
+
+    def rng(self, name: str, i: int = 0) -> np.random.Generator:
+        """A NumPy generator seeded by (run seed, name, i) alone."""
+        import numpy as np
+
+        return np.random.default_rng(self._seed_of(name, i))
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device the run was given."""
+        import torch
+
+        return torch.device(self._device)
+
+    @cached_property
+    def dtype(self) -> torch.dtype | None:
+        """Floating-point type asked for, or None for the task's own choice."""
+        if self._dtype is None:
+            return None
+        import torch
+
+        found: torch.dtype = getattr(torch, self._dtype)
+        return found
+
+    # -- what the harness calls ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the files; an empty table file is not kept."""
+        self._begin()
+        empty = _size(self._rows) == 0
+        self._metrics.close()
+        self._rows.close()
+        if empty:
+            (self.dir / "rows.jsonl").unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """The run is a result: its checkpoint has served."""
+        self._checkpoint.unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        """Start with empty files, unless a checkpoint was restored."""
+        if not self._fresh:
+            self._fresh = True
+            self._metrics.truncate(0)
+            self._rows.truncate(0)
+            self._checkpoint.unlink(missing_ok=True)
+
+    def _seed_of(self, name: str, i: int) -> int:
+        text = f"{self.seed}\0{name}\0{i}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+
+    def _show(self, index: int, total: int | None) -> None:
+        if self._progress_file is not None:
+            try:
+                self._progress_file.write_text(f"{self.dir.name} {index} {total or 0}")
+            except OSError:  # progress is a courtesy: a full disk shows where results are written
+                self._progress_file = None
+
+
+def _size(file: Any) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _plain(value: Any, key: str) -> Any:
+    """A JSON scalar: tensors and NumPy scalars become Python numbers."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "item") and getattr(value, "size", None) is not None:
+        plain = value.item()
+        if isinstance(plain, bool | int | float | str):
+            return plain
+    raise TypeError(f"metric '{key}' is a {type(value).__name__}: expected a number, a text or None")
+
+
+def _columns(table: Any) -> dict[str, list[Any]]:
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = table.to_dict("list")
+    if isinstance(table, Mapping):
+        return {str(key): [_plain(v, str(key)) for v in list(column)] for key, column in table.items()}
+    names = {key: None for row in table for key in row}
+    return {str(key): [_plain(row.get(key), str(key)) for row in table] for key in names}

@@ -1,0 +1,213 @@
+"""The store: one folder per run, found by id, read back as one tidy DataFrame at every moment.
+
+``outputs/<kind>/<method>/<task>/<id>/`` holds ``config.yaml``, ``metrics.jsonl`` (flushed as the run goes),
+``rows.jsonl`` (tables of replicates), and ``result.json``, written last and atomically: its presence *is* "done"
+(or "diverged", which is a result too). A run that did not get there leaves ``failure.json`` instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runners import identity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Config = dict[str, Any]
+FINAL = ("done", "diverged")
+
+
+@dataclass
+class Hit:
+    """What the store knows of a run."""
+
+    state: str  # finished | stale | missing
+    result: dict[str, Any] | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never a part."""
+    spare = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        spare.write_text(text, encoding="utf-8")
+        os.replace(spare, path)
+    except BaseException:
+        spare.unlink(missing_ok=True)
+        raise
+
+
+class Store:
+    """Runs under one root."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root)
+
+    def folder(self, config: Config, run_id: str | None = None) -> Path:
+        """Folder of a run."""
+        return self.root / identity.folder(config, run_id or identity.run_id(config))
+
+    def find(self, run_id: str) -> Path | None:
+        """Folder of a run known by its id alone."""
+        return next((path for path in self.root.glob(f"*/*/*/{run_id}") if path.is_dir()), None)
+
+    def look(self, config: Config, run_id: str, fingerprint: str | None, *, stale: str = "rerun") -> Hit:
+        """Whether a run is finished. A stored config that differs from the asked one is reported and re-run."""
+        folder = self.folder(config, run_id)
+        try:
+            result = _load(folder / "result.json")
+        except FileNotFoundError:
+            return Hit("missing")
+        except ValueError as error:
+            return Hit("missing", problems=[f"{folder}/result.json is not readable ({error}): run again"])
+        if result.get("status") not in FINAL or "config" not in result:
+            return Hit("missing", problems=[f"{folder}/result.json is not a result of ours: run again"])
+        if result["config"] != identity.canonical(config):
+            return Hit("missing", problems=[f"{folder} holds another config under the same id: run again"])
+        if fingerprint and result.get("fingerprint") != fingerprint:
+            if stale == "keep":
+                return Hit("finished", result | {"stale": True})
+            return Hit("stale", result)
+        return Hit("finished", result)
+
+    def failure(self, config: Config, run_id: str) -> dict[str, Any] | None:
+        """Record of a run's last attempt that failed, timed out or was interrupted."""
+        try:
+            return _load(self.folder(config, run_id) / "failure.json")
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def record_failure(self, config: Config, run_id: str, status: str, error: str, detail: str = "") -> None:
+        """Write ``failure.json`` for a run that its own process could not record (killed, timed out)."""
+        folder = self.folder(config, run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"id": run_id, "status": status, "error": error, "traceback": detail}
+        write_atomic(folder / "failure.json", json.dumps(record, indent=1))
+
+    def results(self) -> Iterable[dict[str, Any]]:
+        """Every finished run, in order of its folder; torn and foreign files are passed over."""
+        for path in sorted(self.root.glob("*/*/*/*/result.json")):
+            try:
+                result = _load(path)
+            except ValueError:
+                continue
+            if result.get("status") in FINAL and "config" in result:
+                yield result | {"folder": str(path.parent)}
+
+    def frame(self, results: Iterable[dict[str, Any]] | None = None) -> pd.DataFrame:
+        """One row per finished run: method, task, seed, status, cost, config leaves that vary, summary values."""
+        return frame_of(self.results() if results is None else results)
+
+
+def frame_of(results: Iterable[dict[str, Any]], always: Iterable[str] = ()) -> pd.DataFrame:
+    """Tidy frame of run records (see :meth:`Store.frame`); ``always`` names config leaves kept even if constant."""
+    import pandas as pd
+
+    from runners.compose import leaves
+
+    records = list(results)
+    flat = [leaves(record["config"]) for record in records]
+    seen: dict[str, Any] = {}
+    varying = dict.fromkeys(always)
+    for leaf in flat:
+        for key, value in leaf.items():
+            if key in varying:
+                continue
+            if key in seen and seen[key] != value:
+                varying[key] = None
+            seen.setdefault(key, value)
+    if records:
+        counts: dict[str, int] = {}
+        for leaf in flat:
+            for key in leaf:
+                counts[key] = counts.get(key, 0) + 1
+        varying.update({key: None for key, count in counts.items() if count < len(records)})
+    rows = []
+    for record, leaf in zip(records, flat, strict=True):
+        row = {
+            "id": record["id"],
+            "method": identity.method_name(record["config"]),
+            "task": record["config"]["task"]["_name_"],
+            "seed": record["config"]["seed"],
+            "status": record["status"],
+            "seconds": record.get("wall_seconds"),
+        }
+        for key in varying:
+            if key not in ("method", "task", "seed"):
+                value = leaf.get(key)
+                row[key] = tuple(value) if isinstance(value, list) else value
+        for key, value in record.get("summary", {}).items():
+            row.setdefault(key, value)
+        rows.append(row)
+    columns = ["id", "method", "task", "seed", "status", "seconds"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of a JSON-lines file; a torn last line (a killed run's) is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    lines = text.split("\n")
+    records = []
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if index != len(lines) - 1:
+                raise ValueError(f"{path}:{index + 1}: not JSON") from None
+    return records
+
+
+def curve(folder: Path, result: dict[str, Any] | None = None) -> pd.DataFrame:
+    """A run's metrics over steps; ``attrs`` carry its config and summary."""
+    import pandas as pd
+
+    frame = pd.DataFrame(read_lines(folder / "metrics.jsonl"))
+    if result is not None:
+        frame.attrs["config"] = result["config"]
+        frame.attrs["summary"] = result.get("summary", {})
+    return frame
+
+
+def tables(folder: Path, unit: str) -> pd.DataFrame:
+    """Rows that a run recorded for one unit of replication (column ``i``: the replicate)."""
+    import pandas as pd
+
+    parts = [
+        pd.DataFrame(record["columns"]) for record in read_lines(folder / "rows.jsonl") if record["unit"] == unit
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def rows_frame(
+    runs: pd.DataFrame, folder_of: Callable[[str], Path], unit: str
+) -> pd.DataFrame:
+    """Rows of every run of a frame, with the run's columns beside them (the rows' own win on a clash)."""
+    import pandas as pd
+
+    parts = []
+    for run in runs.to_dict("records"):
+        part = tables(folder_of(run["id"]), unit)
+        if len(part):
+            for key, value in run.items():
+                if key not in part:
+                    part[key] = [value] * len(part)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*runs.columns, "i"])
+
+
+def _load(path: Path) -> dict[str, Any]:
+    record = json.loads(path.read_bytes())
+    if not isinstance(record, dict):
+        raise ValueError("not a mapping")
+    return record

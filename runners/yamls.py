@@ -1,0 +1,57 @@
+"""YAML as Hydra reads it (``1e-3`` is a number, a key stands once), without importing Hydra."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runners.errors import ConfigError
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    pass
+
+
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+        |\.[0-9_]+(?:[eE][-+]?[0-9]+)?
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+    re.X,
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    for index, key in enumerate(keys):
+        if key in keys[:index]:
+            line = node.value[index][0].start_mark.line + 1
+            raise ConfigError(f"line {line}: the key '{key}' stands twice")
+    loader.flatten_mapping(node)
+    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def load(path: Path) -> Any:
+    """Read a YAML file; ConfigError names the file and the line of what is wrong."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+
+
+def parse(text: str) -> Any:
+    """Read YAML text."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a subclass of the safe loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError(f"{at}not valid YAML: {getattr(error, 'problem', error)}") from error
