@@ -1,0 +1,57 @@
+"""What a paper's ``figures:`` may say, checked before anything runs; imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from runners.errors import ConfigError, nearest
+
+COMMON = (
+    *("title", "caption", "experiment", "kind", "where", "scales", "lines", "panels", "labels"),
+    *("xscale", "yscale", "xlim", "ylim", "columns", "sharey", "y", "reference"),
+)
+KEYS = {
+    "curves": (*COMMON, "x", "center"),
+    "bars": (*COMMON, "x", "center", "unit", "censored"),
+    "scatter": (*COMMON, "x", "unit", "diagonal"),
+    "profile": (*COMMON, "unit", "instance"),
+}
+# Keys of a figure function's entry that are the harness's; all others are the function's arguments.
+CUSTOM = ("_target_", "title", "caption", "experiment", "where", "scales", "labels")
+SCALES = ("linear", "log", "symlog")
+CENTERS = ("mean", "geometric mean", "median", "proportion")
+
+
+def check(figure_id: str, spec: Any) -> None:
+    """Raise `ConfigError` where a figure's entry has an unknown or missing key, kind, scale or centre."""
+    at = f"figure {figure_id}"
+    if not isinstance(spec, dict):
+        raise ConfigError(f"{at}: a mapping is expected, not {spec!r}")
+    if "_target_" in spec:
+        return
+    kind = spec.get("kind", "curves")
+    one_of(at, "kind", kind, KEYS)
+    for name in spec:
+        if name not in KEYS[kind]:
+            raise ConfigError(f"{at}: unknown key '{name}' of kind {kind}{nearest(str(name), KEYS[kind])}")
+    for name in ("xscale", "yscale"):
+        one_of(at, name, spec.get(name, "linear"), SCALES)
+    if spec.get("center"):
+        one_of(at, "center", spec["center"], CENTERS)
+    for name in ("where", "labels", "reference"):
+        if not isinstance(spec.get(name) or {}, dict):
+            raise ConfigError(f"{at}: {name}: a mapping is expected, not {spec[name]!r}")
+    if "y" not in spec:
+        raise ConfigError(f"{at}: 'y' is missing (the metric to draw)")
+    if kind == "scatter" and "x" not in spec:
+        raise ConfigError(f"{at}: 'x' is missing (a scatter needs a column for each axis)")
+
+
+def one_of(at: str, name: str, value: Any, options: Iterable[str]) -> None:
+    """Raise `ConfigError` unless ``value`` is one of ``options``."""
+    options = tuple(options)
+    if value not in options:
+        raise ConfigError(
+            f"{at}: {name} '{value}' is none of {', '.join(options)}{nearest(str(value), options)}"
+        )
