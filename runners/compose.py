@@ -13,6 +13,7 @@ from typing import Any
 
 from runners import places
 from runners.errors import ConfigError, nearest
+from runners.pins import pin
 
 Config = dict[str, Any]
 RUN_KEYS = ("method", "task", "seed", "device", "dtype", "ranks")
@@ -89,7 +90,8 @@ def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             if "_name_" in value:
                 flat[path] = value["_name_"]
-            flat.update(leaves(value, f"{path}."))
+            if "_run_" not in value:
+                flat.update(leaves(value, f"{path}."))
         else:
             flat[path] = value
     return flat
@@ -163,7 +165,9 @@ def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> C
     for path, value, place in triples:
         if not (current.group_at(path) and isinstance(value, str)):
             set_leaf(config, path, value, place or where)
-    return resolve(config, where)
+    resolved = resolve(config, where)
+    pin(resolved)
+    return resolved
 
 
 def set_leaf(config: Config, path: str, value: Any, where: str = "") -> None:

@@ -41,6 +41,7 @@ class Executor:
     def __init__(self, root: Path, *, tracker: Config | None = None, stale: str = "rerun", progress: bool = True):
         self.root = Path(root)
         self.store = Store(self.root)
+        self.source = self.root  # where the finished runs that a run needs are
         self.claims = Claims(self.root)
         self.artifacts = ArtifactStore(self.root)
         self.tracker = tracker
@@ -131,7 +132,7 @@ class Executor:
         return Outcome(run_id, status, cost["wall_seconds"], error=error)
 
     def _finished_run(self, node: Config) -> build.FinishedRun:
-        folder = self.root / node["folder"]
+        folder = self.source / node["folder"]
         record = json.loads((folder / "result.json").read_bytes())
         return build.FinishedRun(node["_run_"], folder, record["config"], record["summary"])
 

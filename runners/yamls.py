@@ -26,7 +26,21 @@ _FLOAT = re.compile(
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
+def _join_ranges(node: yaml.MappingNode) -> None:
+    """Inside ``{...}`` YAML cuts ``range(100, 105)`` at its comma; put it together again."""
+    joined: list[Any] = []
+    for key, value in node.value:
+        before = joined[-1][1] if joined else None
+        opened = isinstance(before, yaml.ScalarNode) and re.fullmatch(r"range\([-\d\s,]*", before.value)
+        if opened and isinstance(key, yaml.ScalarNode) and re.fullmatch(r"-?\d+\)?", key.value) and not value.value:
+            before.value += f", {key.value}"
+        else:
+            joined.append((key, value))
+    node.value = joined
+
+
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    _join_ranges(node)
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     for index, key in enumerate(keys):
         if key in keys[:index]:

@@ -1,0 +1,231 @@
+"""Judgement: finished runs become verdicts, figures, tables and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runners import places, store
+from runners.store import write_atomic
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from runners.sweep import Sweep
+
+SYMBOL = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "~", "shown": "·", "not run": "–"}
+
+
+class Evidence:
+    """Frames of one experiment, as claims and figures read them."""
+
+    def __init__(self, sweep: Sweep, experiment: str):
+        self.sweep, self.experiment = sweep, experiment
+        self._records = {record["id"]: record for record in sweep.records(experiment)}
+        self._curves: dict[str, pd.DataFrame] = {}
+        self._rows: dict[str, pd.DataFrame] = {}
+        cells = sweep.cells[experiment]
+        always = {key for cell in cells for key in cell.coordinates}
+        self.frame = store.frame_of(self._records.values(), always=sorted(always))
+        self.frame.insert(1, "experiment", experiment)
+        finals = {record["id"] for record in self._records.values() if record["status"] in store.FINAL}
+        self._finished = self.frame[self.frame["id"].isin(finals)]
+
+    def curves(self, run_id: str) -> pd.DataFrame:
+        """Metrics of one run over its steps."""
+        if run_id not in self._curves:
+            self._curves[run_id] = store.curve(self.sweep.folder_of(run_id), self._records[run_id])
+        return self._curves[run_id]
+
+    def rows(self, unit: str) -> pd.DataFrame:
+        """Rows of every run for one unit of replication."""
+        if unit not in self._rows:
+            self._rows[unit] = store.rows_frame(self._finished, self.sweep.folder_of, unit)
+        return self._rows[unit]
+
+
+def write(sweep: Sweep, folder: Path) -> dict[str, Any]:
+    """Judge every claim, draw every figure, write the report folder; returns the verdicts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    evidence = {name: Evidence(sweep, name) for name in sweep.cells}
+    verdicts = judge(sweep, evidence)
+    write_atomic(folder / "verdicts.json", json.dumps(verdicts, indent=1, allow_nan=False) + "\n")
+    _tables(sweep, evidence, folder)
+    _figures(sweep, evidence, folder)
+    _pages(sweep, verdicts, folder)
+    return verdicts
+
+
+def judge(sweep: Sweep, evidence: dict[str, Evidence]) -> dict[str, Any]:
+    """The verdicts of a sweep, in the published form."""
+    from runners import provenance
+
+    claims = [_verdict(sweep, evidence, name, entry) for name, entry in sweep.paper.claims.items()]
+    findings = [_verdict(sweep, evidence, name, entry) for name, entry in sweep.paper.findings.items()]
+    revision, dirty = provenance.commit()
+    found = sweep.provenance()
+    return {
+        "paper": sweep.paper.slug,
+        "scale": sweep.scale,
+        "commit": revision + "+" * dirty,
+        "seconds": round(sum(result["wall_seconds"] for result in sweep.results.values()), 1),
+        "modified": sweep.overrides.modified,
+        "claims": claims,
+        "findings": findings,
+        "experiments": _experiments(sweep),
+        "settings": _settings(sweep),
+        "provenance": found,
+    }
+
+
+def _verdict(sweep: Sweep, evidence: dict[str, Evidence], name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    from runners.claims import judge as judge_claim
+
+    experiment = entry.get("experiment")
+    if experiment in sweep.skipped or (experiment is not None and experiment not in evidence):
+        reason = sweep.skipped.get(str(experiment), "not asked for")
+        return _ours(judge_claim(name, entry, None, scale=sweep.scale, not_run=reason))
+    proof = evidence.get(str(experiment))
+    record = judge_claim(
+        name,
+        entry,
+        proof.frame if proof else None,
+        scale=sweep.scale,
+        curves=proof.curves if proof else None,
+        rows=proof.rows if proof else None,
+    )
+    if sweep.overrides.modified and record["verdict"] not in ("shown", "not run"):
+        note = "not judged: the command line changed the experiment"
+        record |= {"verdict": "shown", "note": f"{note}. {record['note']}" if record.get("note") else note}
+    if proof is not None and any(r.get("stale") for r in proof._records.values()):
+        record["stale"] = True
+    return _ours(record)
+
+
+def _ours(record: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(record, default=_plain))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else list(value) if isinstance(value, set | tuple) else str(value)
+
+
+def _experiments(sweep: Sweep) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, spec in sweep.paper.experiments.items():
+        if name in sweep.skipped:
+            found[name] = {"asks": spec.get("asks", ""), "runs": 0, "not_run": sweep.skipped[name]}
+            continue
+        records = sweep.records(name)
+        statuses: dict[str, int] = {}
+        for record in records:
+            statuses[record["status"]] = statuses.get(record["status"], 0) + 1
+        found[name] = {
+            "asks": spec.get("asks", ""),
+            "runs": len(records),
+            "statuses": statuses,
+            "seconds": round(sum(record["wall_seconds"] or 0 for record in records), 1),
+            "tuning_runs": len(sweep.tables.get(name, [])),
+            "not_run": None,
+        }
+    return found
+
+
+def _settings(sweep: Sweep) -> list[dict[str, Any]]:
+    return [
+        {"experiment": name, "when": setting.get("when"), "set": setting["set"], "source": setting["source"]}
+        for name, spec in sweep.paper.experiments.items()
+        for setting in spec.get("settings") or []
+    ]
+
+
+def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
+    """``runs.csv`` (one row a run; Parquet where that would be large) and ``tuning.csv``."""
+    import pandas as pd
+
+    if evidence:
+        runs = pd.concat([proof.frame for proof in evidence.values()], ignore_index=True)
+        runs = runs.drop(columns=[column for column in runs if runs[column].isna().all()])
+        text = runs.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+        (folder / "runs.parquet").unlink(missing_ok=True)
+        (folder / "runs.csv").unlink(missing_ok=True)
+        if len(text) <= 400_000:
+            write_atomic(folder / "runs.csv", text)
+        else:
+            plain = runs.apply(lambda c: c.map(str, na_action="ignore") if c.dtype == object else c)
+            plain.to_parquet(folder / "runs.parquet", index=False, compression="zstd")
+    if sweep.tables:
+        parts = [pd.DataFrame(table).assign(experiment=name) for name, table in sweep.tables.items()]
+        tuning = pd.concat(parts, ignore_index=True)
+        write_atomic(folder / "tuning.csv", tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
+    import pandas as pd
+
+    from runners.figures import draw
+
+    (folder / "figures").mkdir(exist_ok=True)
+    for old in (folder / "figures").glob("*.svg"):
+        old.unlink()
+    drawn = []
+    for name, spec in sweep.paper.figures.items():
+        proof = evidence.get(str(spec.get("experiment")))
+        if proof is None or not len(proof._finished):
+            continue
+        drawn.append(draw(name, spec, proof.frame, proof.curves, folder / "figures", rows=proof.rows))
+    if drawn:
+        table = pd.concat(drawn, ignore_index=True)
+        write_atomic(folder / "curves.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def _pages(sweep: Sweep, verdicts: dict[str, Any], folder: Path) -> None:
+    from runners import pages
+
+    pages.write_readme(folder, verdicts, sweep.paper.raw)
+    reference = places.results() / sweep.paper.slug / sweep.scale
+    pages.build_paper(sweep.paper.slug, sweep.scale, folder, reference, folder / "index.html")
+
+
+def show(verdicts: dict[str, Any], reference: Path) -> None:
+    """Print the verdict table, beside the committed verdicts where there are any."""
+    from rich.console import Console
+    from rich.table import Table
+
+    committed = {}
+    if (reference / "verdicts.json").is_file():
+        published = json.loads((reference / "verdicts.json").read_text(encoding="utf-8"))
+        committed = {entry["id"]: entry for entry in published["claims"] + published["findings"]}
+    table = Table(title=f"{verdicts['paper']} at scale {verdicts['scale']}", title_justify="left")
+    for column in ("", "claim", "expected", "ours", "95% interval", "paper", "units", "verdict", "committed"):
+        table.add_column(column, overflow="fold")
+    for kind in ("claims", "findings"):
+        for entry in verdicts[kind]:
+            low, high = number(entry.get("low")), number(entry.get("high"))
+            table.add_row(
+                SYMBOL.get(entry["verdict"], "?"),
+                entry["id"] + (" (finding)" if kind == "findings" else ""),
+                str(entry.get("expect") or ""),
+                number(entry.get("value")),
+                f"{low} … {high}" if low or high else "",
+                number(entry.get("reported")),
+                str(entry.get("units") or ""),
+                entry["verdict"],
+                committed.get(entry["id"], {}).get("verdict", ""),
+            )
+        if kind == "claims" and verdicts["findings"]:
+            table.add_section()
+    Console().print(table)
+
+
+def number(value: Any) -> str:
+    """A number for people: four significant digits; mappings as ``cell: number``."""
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {number(item)}" for key, item in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+

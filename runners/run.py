@@ -1,0 +1,164 @@
+"""Runs one config, a paper's cells, or (with -m) a Hydra sweep; all share the same store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from runners import cli, places
+from runners.errors import ConfigError, nearest
+
+USAGE = """
+usage: python -m runners.run method=<kind>/<name> task=<kind>/<name> [seed=3] [key=value ...]
+       python -m runners.run -m method=a,b task=c seed=0,1,2       a sweep through Hydra (any Hydra launcher)
+       python -m runners.run paper=<slug> experiment=<name> scale=smoke    a paper's cells
+       python -m runners.run id=<id>                               one stored run again
+
+  method.lr=0.1 task.dim=50    any leaf; +method.key=value adds one the YAML does not list
+  task.data=<group option>     another dataset or model of the same group
+  again=true                   run even if the store has it
+  stale=rerun|keep             what to do with a result of older code
+  launcher=local tracker=none|wandb
+"""
+OPTIONS = ("method", "task", "seed", "device", "dtype", "ranks", "again", "stale", "tracker", "launcher", "id", "paper")
+
+
+def run(arguments: list[str]) -> int:
+    """The command line."""
+    if "-m" in arguments or "--multirun" in arguments:
+        return _hydra(arguments)
+    options = dict(cli.pairs(arguments))
+    if "paper" in options:
+        from runners import reproduce
+
+        return reproduce.run(arguments)
+    again = cli.flag(options, "again")
+    stale = cli.take(options, "stale", "rerun", ("rerun", "keep"))
+    tracker = _tracker(options)
+    options.pop("launcher", None)
+    config, run_id = _stored(options) if "id" in options else (_compose(options), None)
+    return _execute(config, again=again or run_id is not None, stale=stale, tracker=tracker)
+
+
+def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[str, Any] | None) -> int:
+    from runners import build, provenance
+    from runners.execute import Executor
+
+    provenance.limit_threads(1)
+    build.check_pair(config)
+    build.check(config["method"], "method", top=True)
+    build.check(config["task"], "task", top=True)
+    executor = Executor(places.outputs(), tracker=tracker, stale=stale, progress=False)
+    try:
+        outcome = executor.run(config, again=again)
+    except OSError as problem:
+        from runners.errors import StoreError
+
+        raise StoreError(f"cannot write under {places.outputs()}: {problem.strerror or problem}") from problem
+    folder = executor.store.folder(config, outcome.id)
+    if outcome.status == "busy":
+        print(f"{outcome.id}: another process is at it ({folder})", file=sys.stderr)
+        return 1
+    stored = " (stored)" if outcome.cached else ""
+    print(f"{outcome.status}{stored} {outcome.id} in {outcome.seconds:.2f} s: {folder}")
+    if outcome.status in ("done", "diverged"):
+        for key, value in json.loads((folder / "result.json").read_bytes())["summary"].items():
+            print(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+    if outcome.error:
+        print(f"  {outcome.error}", file=sys.stderr)
+    return 0 if outcome.status in ("done", "diverged") else 1
+
+
+def _compose(options: dict[str, str]) -> dict[str, Any]:
+    from runners.compose import compose_run
+
+    for key in ("method", "task"):
+        if key not in options:
+            raise ConfigError(f"which {key}? {key}=<kind>/<name>; python -m runners.list {key}s shows them")
+    method, task = options.pop("method"), options.pop("task")
+    members: Any = [part for part in method.strip("[]").split(",") if part] if method.startswith("[") else method
+    triples = []
+    for key, text in options.items():
+        head = key.lstrip("+").split(".")[0]
+        if head not in ("method", "task", "seed", "device", "dtype", "ranks") or (
+            head in ("method", "task") and "." not in key
+        ):
+            raise ConfigError(f"unknown option '{key}'{nearest(key, (*OPTIONS, 'method.', 'task.'))}")
+        triples.append((key, cli.value_of(text, key), ""))
+    return compose_run(members, task, lambda _: triples)
+
+
+def _stored(options: dict[str, str]) -> tuple[dict[str, Any], str]:
+    from runners import yamls
+    from runners.store import Store
+
+    wanted = options.pop("id")
+    if options:
+        raise ConfigError(f"id={wanted} repeats a stored run: '{next(iter(options))}' does not go with it")
+    folder = Store(places.outputs()).find(wanted)
+    if folder is None or not (folder / "config.yaml").is_file():
+        raise ConfigError(f"no stored run with id {wanted}")
+    config: dict[str, Any] = yamls.load(folder / "config.yaml")
+    return config, wanted
+
+
+def _tracker(options: dict[str, str]) -> dict[str, Any]:
+    from runners.compose import check_option
+    from runners.reproduce import group_config
+
+    name = check_option("tracker", options.pop("tracker", "none"))
+    leaves = {key: options.pop(key) for key in list(options) if key.startswith("tracker.")}
+    return group_config("tracker", name, leaves)
+
+
+def _hydra(arguments: list[str]) -> int:
+    """A Hydra multirun: Hydra expands and launches, each job goes through the same store."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from runners.compose import check_option
+
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key in ("method", "task") and value:
+            for name in value.split(","):
+                check_option(key, name)
+    others = [f"file://{root}" for root in places.conf_roots()[1:]]
+    sys.argv = [sys.argv[0], *arguments]
+    if others:
+        sys.argv.append("hydra.searchpath=[" + ",".join(others) + "]")
+    codes: list[int] = []
+
+    @hydra.main(config_path=str(places.conf_roots()[0]), config_name="config", version_base="1.3")
+    def job(tree: DictConfig) -> int:
+        code = hydra_job(tree, dict(HydraConfig.get().runtime.choices))
+        codes.append(code)
+        return code
+
+    job()
+    return max(codes, default=0)
+
+
+def hydra_job(tree: Any, choices: dict[str, Any]) -> int:
+    """One job of a Hydra sweep (also what Hydra's own launchers call)."""
+    from omegaconf import OmegaConf
+
+    from runners.compose import RUN_KEYS, walk
+
+    plain: Any = OmegaConf.to_container(tree, resolve=True)
+    for key, option in choices.items():
+        group, _, path = key.partition("@")
+        node = walk(plain, path or group)
+        if option is not None and isinstance(node, dict):
+            node["_name_"] = option
+    if not isinstance(plain.get("method"), dict) or not isinstance(plain.get("task"), dict):
+        raise ConfigError("a sweep names method=<kind>/<name> and task=<kind>/<name>")
+    tracker = plain.get("tracker")
+    config = {key: plain[key] for key in RUN_KEYS}
+    return _execute(config, again=False, stale="rerun", tracker=tracker)
+
+
+if __name__ == "__main__":
+    cli.main(run, USAGE)

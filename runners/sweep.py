@@ -1,0 +1,299 @@
+"""A sweep: every run of a paper at a scale, in stages, through one launcher.
+
+Experiments go in waves: a wave's artifacts are prepared, its tuning runs made, then its judged configs frozen and
+run; the next wave are the experiments that needed those. Workers live through all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from runners import artifacts as artifact_nodes
+from runners import build, places, provenance
+from runners.errors import ConfigError, StoreError
+from runners.expand import Cell, Expander, Overrides, choose
+from runners.fingerprint import Fingerprinter
+from runners.identity import digest
+from runners.launchers import Job, Settings
+from runners.live import Board
+from runners.paper import Paper, needed
+from runners.store import Store, write_atomic
+
+
+class Sweep:
+    """All runs of one paper at one scale."""
+
+    def __init__(
+        self,
+        paper: Paper,
+        scale: str,
+        *,
+        launcher: dict[str, Any],
+        tracker: dict[str, Any] | None = None,
+        overrides: Overrides | None = None,
+        experiments: list[str] | None = None,
+        stale: str = "rerun",
+        fail_fast: bool = False,
+        root: Path | None = None,
+    ):
+        self.paper, self.scale = paper, scale
+        self.overrides = overrides or Overrides()
+        self.expander = Expander(paper, scale, self.overrides)
+        self.root = root or places.outputs()
+        self.store = Store(self.root)
+        self.settings = Settings(self.root, tracker, stale, fail_fast=fail_fast)
+        self.launcher_config = launcher
+        self.fingerprints = Fingerprinter()
+        self.cells: dict[str, list[Cell]] = {}
+        self.results: dict[str, dict[str, Any]] = {}
+        self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
+        self.failures: list[str] = []
+        self.problems: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self.elapsed = 0.0
+        self.artifact_seconds = 0.0
+        self.order = self._selected(experiments or [])
+
+    def _selected(self, names: list[str]) -> list[str]:
+        order = self.paper.order()
+        wanted = set(names or order)
+        for name in reversed(order):
+            if name in wanted:
+                wanted |= set(needed(self.paper.experiments[name]))
+        chosen = []
+        for name in order:
+            reason = self.paper.not_run(name, self.scale)
+            if reason is None:
+                for need in needed(self.paper.experiments[name]):
+                    if need in self.skipped:
+                        reason = f"needs {need}: {self.skipped[need]}"
+            if reason is not None:
+                self.skipped[name] = reason
+            elif name in wanted:
+                chosen.append(name)
+            else:
+                self.skipped[name] = "not asked for"
+        return chosen
+
+    # -- before the first run ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Find every mistake that can be found without running: names, keys, types, arguments, claims."""
+        from runners.claims import validate
+
+        validate(self.paper.claims | self.paper.findings, self.paper.experiments)
+        checked: set[str] = set()
+        for name in self.order:
+            if needed(self.paper.experiments[name]):
+                continue  # its configs exist once the runs it needs do
+            cells = [cell for cell, _, _ in self.expander.tuning(name)] + self.expander.judged(name)
+            for cell in cells:
+                for part in ("method", "task"):
+                    shape = digest(_shape(cell.config[part]))
+                    if shape not in checked:
+                        checked.add(shape)
+                        build.check(cell.config[part], part, top=True)
+        if self.overrides.leaves:
+            self.expander.check_overrides()
+
+    def estimate(self) -> str:
+        """How many runs there are and what they cost, from what the store knows and the YAML says."""
+        lines = []
+        known = self._known_seconds()
+        total = 0.0
+        for name in self.order:
+            if needed(self.paper.experiments[name]):
+                lines.append(f"{name}: follows {', '.join(needed(self.paper.experiments[name]))}")
+                continue
+            cells = {c.id: c for c, _, _ in self.expander.tuning(name)} | {c.id: c for c in self.expander.judged(name)}
+            hours = [(c.config["task"].get("resources") or {}).get("hours") for c in cells.values()]
+            seconds = [known.get(c.config["task"]["_name_"]) for c in cells.values()]
+            line = f"{name}: {len(cells)} runs"
+            if any(hours):
+                line += f", at most {sum(h or 0 for h in hours):.1f} h in all"
+            measured = [s for s in seconds if s is not None]
+            if measured:
+                spent = sum(measured) / len(measured) * len(cells)
+                total += spent
+                line += f", about {spent / 3600:.2f} core-hours by earlier runs of these tasks"
+            lines.append(line)
+        lines += [f"{name}: not run ({reason})" for name, reason in self.skipped.items()]
+        return f"{self.paper.slug} at scale {self.scale}:\n  " + "\n  ".join(lines)
+
+    def _known_seconds(self) -> dict[str, float]:
+        found: dict[str, list[float]] = {}
+        for result in self.store.results():
+            found.setdefault(result["config"]["task"]["_name_"], []).append(float(result["wall_seconds"]))
+        return {task: sum(times) / len(times) for task, times in found.items()}
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Make every run that the store does not have yet."""
+        started = time.monotonic()
+        factory = build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)
+        waiting = list(self.order)
+        with factory() as launcher, Board(f"{self.paper.slug} {self.scale}", getattr(launcher, "workers", 1)) as board:
+            self.board, self.launcher = board, launcher
+            while waiting:
+                done = set(self.cells)
+                ready = [n for n in waiting if all(need in done for need in needed(self.paper.experiments[n]))]
+                self._wave(ready)
+                waiting = [name for name in waiting if name not in ready]
+        self.elapsed = time.monotonic() - started
+
+    def _wave(self, names: list[str]) -> None:
+        tuning = {name: self.expander.tuning(name) for name in names}
+        untuned = [name for name in names if not tuning[name]]
+        for name in untuned:
+            self._freeze(name, {})
+        tune_cells = {name: [cell for cell, _, _ in runs] for name, runs in tuning.items() if runs}
+        self._launch({f"{n} (tuning)": c for n, c in tune_cells.items()} | {n: self.cells[n] for n in untuned})
+        for name in tune_cells:
+            winners, table = choose(tuning[name], self._score)
+            self.tables[name] = table
+            self._freeze(name, winners)
+        self._launch({name: self.cells[name] for name in tune_cells})
+
+    def _freeze(self, name: str, winners: dict[Any, dict[str, Any]]) -> None:
+        """Fix an experiment's configs: later edits of a YAML change nothing in this sweep."""
+        finished = {
+            need: [cell for cell in self.cells[need] if cell.id in self.results]
+            for need in needed(self.paper.experiments[name])
+        }
+        self.cells[name] = self.expander.judged(name, tuned=winners, finished=finished)
+        if not self.cells[name]:
+            raise ConfigError(f"{self.paper.place}: experiments.{name} has no cell with these choices")
+        record = [
+            {"id": cell.id, "coordinates": cell.coordinates, "config": cell.config, "sources": cell.sources}
+            for cell in self.cells[name]
+        ]
+        folder = self.root / "report" / self.paper.slug / self.scale / "frozen"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / f"{name}.json", json.dumps({"cells": record, "tuning": self.tables.get(name, [])}))
+        except OSError as problem:
+            raise StoreError(f"cannot write {folder}: {problem.strerror or problem}") from problem
+
+    def _launch(self, groups: dict[str, list[Cell]]) -> None:
+        jobs: dict[str, Job] = {}
+        for name, cells in groups.items():
+            own = []
+            for cell in cells:
+                cell.fingerprint = self.fingerprints.of(cell.config)
+                if cell.id in self.results or cell.id in jobs:
+                    continue
+                hit = self.store.look(cell.config, cell.id, cell.fingerprint, stale=self.settings.stale)
+                self.problems += hit.problems
+                if hit.state == "finished" and hit.result is not None:
+                    self.results[cell.id] = hit.result
+                    continue
+                labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
+                label = " ".join(str(value) for value in cell.coordinates.values())
+                own.append(Job(cell.id, cell.config, cell.fingerprint, f"{name}: {label}", labels))
+                jobs[cell.id] = own[-1]
+            self.board.add(name, own, cached=len(cells) - len(own))
+        for problem in self.problems:
+            self.board._say(problem)
+        self.problems.clear()
+        self._prepare(jobs)
+        outcomes = self.launcher.launch(list(jobs.values()), self.settings, self.board)
+        self.failures += self.board.failures
+        self.board.failures = []
+        for job in jobs.values():
+            outcome = outcomes.get(job.id)
+            if outcome is not None and outcome.status in ("done", "diverged"):
+                hit = self.store.look(job.config, job.id, None)
+                if hit.result is not None:
+                    self.results[job.id] = hit.result
+
+    def _prepare(self, jobs: dict[str, Job]) -> None:
+        """Build the artifacts that the coming runs ask for, each once, those that others use first."""
+        shelf = artifact_nodes.ArtifactStore(self.root)
+        wanted: dict[str, dict[str, Any]] = {}
+        for job in jobs.values():
+            for node in artifact_nodes.nodes(job.config):
+                wanted.setdefault(digest(node), node)
+        missing = {key: node for key, node in wanted.items() if shelf.find(node) is None}
+        inner = {digest(part) for node in missing.values() for part in artifact_nodes.nodes(list(node.values()))}
+        for stage in ([k for k in missing if k in inner], [k for k in missing if k not in inner]):
+            preparations = [
+                Job(key, missing[key], label=f"artifact {missing[key]['_target_']}", artifact=True) for key in stage
+            ]
+            if preparations:
+                self.board.add("artifacts", preparations)
+                outcomes = self.launcher.launch(preparations, self.settings, self.board)
+                self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
+
+    def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
+        """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""
+        worst = math.inf if rule.get("goal", "min") == "min" else -math.inf
+        result = self.results.get(cell.id)
+        value = result["summary"].get(rule["metric"]) if result else None
+        if result and result["status"] == "done" and rule["metric"] not in result["summary"]:
+            known = ", ".join(result["summary"])
+            raise ConfigError(f"{self.paper.place}: tune.metric '{rule['metric']}' is not in the summary ({known})")
+        if value is None:
+            censored = rule.get("censored")
+            if isinstance(censored, str):
+                from runners.compose import walk
+
+                censored = walk(cell.config, censored)
+            value = censored if censored is not None else worst
+        return float(value)
+
+    # -- reading back --------------------------------------------------------------------------------------------
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Every cell's record of an experiment: results, and failures with an empty summary."""
+        from runners.identity import canonical
+
+        found = []
+        for cell in self.cells.get(name, []):
+            result = self.results.get(cell.id)
+            if result is None:
+                failure = self.store.failure(cell.config, cell.id) or {"status": "missing"}
+                result = {
+                    "id": cell.id,
+                    "status": failure["status"],
+                    "config": canonical(cell.config),
+                    "summary": {},
+                    "wall_seconds": None,
+                }
+            found.append(result)
+        return found
+
+    def folder_of(self, run_id: str) -> Path:
+        """Folder of a run of this sweep."""
+        if not hasattr(self, "_folders"):
+            self._folders = {cell.id: self.root / cell.folder for cells in self.cells.values() for cell in cells}
+        return self._folders[run_id]
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the numbers come from, over all runs."""
+        results = list(self.results.values())
+        found = provenance.describe()
+        found["packages"] = {}
+        for result in results:
+            found["packages"].update(result["provenance"]["packages"])
+        found["run_commits"] = sorted({r["provenance"]["commit"] + "+" * r["provenance"]["dirty"] for r in results})
+        for key in ("cpu_seconds", "gpu_seconds"):
+            found[key] = round(sum(result[key] for result in results), 1)
+        found["peak_memory_mb"] = max((result["peak_memory_mb"] for result in results), default=0)
+        found["artifact_seconds"] = round(self.artifact_seconds, 1)
+        return found
+
+
+def _shape(node: Any) -> Any:
+    """A config without its values: equal shapes need one check of their arguments."""
+    if isinstance(node, dict):
+        return {key: value if key in ("_target_", "_partial_") else _shape(value) for key, value in node.items()}
+    return [_shape(value) for value in node] if isinstance(node, list) else None
+
+
+def _never(node: dict[str, Any]) -> Any:
+    raise ConfigError(f"a launcher takes no finished run ({node['_run_']})")

@@ -1,0 +1,43 @@
+"""Two ways to go downhill, and some that misbehave."""
+
+import os
+import time
+
+from reprise_toy.helper import scaled
+
+
+class Descent:
+    """Gradient descent: x - lr * slope."""
+
+    def __init__(self, lr: float = 0.1, name: str = "descent"):
+        self.lr, self.name = lr, name
+
+    def move(self, x: float, slope: float) -> float:
+        return x - scaled(slope, self.lr)
+
+
+class Sign(Descent):
+    """Signed descent: x - lr * sign(slope)."""
+
+    def move(self, x: float, slope: float) -> float:
+        return x - self.lr * ((slope > 0) - (slope < 0))
+
+
+class Bad(Descent):
+    """Fails in the way it is told to: nan, raise, loop, die, exit."""
+
+    def __init__(self, how: str = "raise", lr: float = 0.1):
+        super().__init__(lr, "bad")
+        self.how = how
+
+    def move(self, x: float, slope: float) -> float:
+        if self.how == "nan":
+            return float("nan")
+        if self.how == "raise":
+            raise ArithmeticError("this method cannot add")
+        if self.how == "loop":
+            while True:
+                time.sleep(0.01)
+        if self.how == "die":
+            os.kill(os.getpid(), 9)
+        return super().move(x, slope)
