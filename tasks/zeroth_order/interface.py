@@ -1,0 +1,37 @@
+"""What a task of this kind expects of a method."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Optimizer(Protocol):
+    """Minimizes a function of which only values are seen."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(
+        self,
+        closure: Callable[[], Tensor | float] | None = None,
+        *,
+        batched: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """One update from values of `closure` (the scalar objective at the parameters as they are) or of
+        `batched` (points [n, d] -> objectives [n]; a point is the concatenation of the flattened parameters).
+
+        Returns the objective before the update, or an estimate of it that the step already paid for.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a checkpoint."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Back to a checkpoint."""
+
+
+class Method(Protocol):
+    """Makes an optimizer of tensors that it updates in place; its draws come from `generator`."""
+
+    def __call__(self, params: list[Tensor], *, generator: torch.Generator, **options: Any) -> Optimizer: ...
