@@ -51,7 +51,9 @@ def locate(dotted: str, where: str = "") -> Any:
         for depth, attribute in enumerate(parts[length:], start=length):
             if not hasattr(found, attribute):
                 place = ".".join(parts[:depth])
-                raise ConfigError(f"{at}_target_ {dotted}: no '{attribute}' in {place}{nearest(attribute, dir(found))}")
+                raise ConfigError(
+                    f"{at}_target_ {dotted}: no '{attribute}' in {place}{nearest(attribute, dir(found))}"
+                )
             found = getattr(found, attribute)
         return found
     raise ConfigError(f"{at}_target_ {dotted}: no module '{parts[0]}'")

@@ -28,7 +28,9 @@ def main(run: Callable[[list[str]], int], usage: str, arguments: Sequence[str] |
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         code = 2
     except StoreError as error:
-        print(f"error: {error}; what is finished is kept, start again when it can be written", file=sys.stderr)
+        print(
+            f"error: {error}; what is finished is kept, start again when it can be written", file=sys.stderr
+        )
         code = 1
     except KeyboardInterrupt:
         print("stopped; what is finished is kept, the same command goes on from there", file=sys.stderr)

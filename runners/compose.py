@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from runners import places
@@ -32,7 +32,7 @@ def check_option(group: str, name: Any, where: str = "") -> str:
     return name
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tuple[str, str]]]:
     """Compose ``conf/config.yaml`` with group choices; return the unresolved tree and {path: (group, option)}."""
     from hydra import compose, initialize_config_dir
@@ -57,8 +57,7 @@ def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tupl
         group, _, path = key.partition("@")
         if option is not None and not group.startswith("hydra"):
             chosen[path or group.replace("/", ".")] = (group, str(option))
-    config = OmegaConf.to_container(tree, resolve=False)
-    assert isinstance(config, dict)
+    config: Any = OmegaConf.to_container(tree, resolve=False)
     config.pop("hydra")
     for path, (_, option) in chosen.items():
         node = walk(config, path)
@@ -110,7 +109,7 @@ class Base:
         return self.chosen[path][0] if path in self.chosen else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _base(choices: tuple[tuple[str, str], ...]) -> Base:
     return Base(dict(choices))
 
@@ -232,7 +231,12 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     fits = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float) and value == int(value):
+    if (
+        isinstance(default, int)
+        and not isinstance(default, bool)
+        and isinstance(value, float)
+        and value == int(value)
+    ):
         return int(value)
     if not fits:
         wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
@@ -249,12 +253,11 @@ def resolve(config: Config, where: str = "") -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())}") from error
-    assert isinstance(resolved, dict)
     _check_missing(resolved, where)
-    return resolved
+    return dict(resolved)
 
 
 def _has_interpolation(node: Any) -> bool:

@@ -38,7 +38,9 @@ class Outcome:
 class Executor:
     """Runs configs in this process, one after another."""
 
-    def __init__(self, root: Path, *, tracker: Config | None = None, stale: str = "rerun", progress: bool = True):
+    def __init__(
+        self, root: Path, *, tracker: Config | None = None, stale: str = "rerun", progress: bool = True
+    ):
         self.root = Path(root)
         self.store = Store(self.root)
         self.source = self.root  # where the finished runs that a run needs are
@@ -96,7 +98,9 @@ class Executor:
         with provenance.Meter() as meter:
             try:
                 for target in targets({"method": config["method"], "task": config["task"]}):
-                    build.locate(target)  # imported before seeding, so that every library loaded gets the seed
+                    build.locate(
+                        target
+                    )  # imported before seeding, so that every library loaded gets the seed
                 with provenance.seeded(int(config["seed"])):
                     method = build.build(config["method"], "method", resolve_run=self._finished_run, top=True)
                     task = build.build(config["task"], "task", resolve_run=self._finished_run, top=True)
@@ -107,7 +111,11 @@ class Executor:
                 status, error = "timeout", str(problem)
             except Exception as problem:
                 status, detail = "failed", traceback.format_exc()
-                error = str(problem) if isinstance(problem, ConfigError) else f"{type(problem).__name__}: {problem}"
+                error = (
+                    str(problem)
+                    if isinstance(problem, ConfigError)
+                    else f"{type(problem).__name__}: {problem}"
+                )
         recorder.close()
         cost = meter.cost
         if status in ("done", "diverged"):

@@ -38,7 +38,9 @@ class Cell:
     @property
     def group(self) -> tuple[tuple[str, Any], ...]:
         """Coordinates without the seed."""
-        return tuple((key, _hashable(value)) for key, value in sorted(self.coordinates.items()) if key != "seed")
+        return tuple(
+            (key, _hashable(value)) for key, value in sorted(self.coordinates.items()) if key != "seed"
+        )
 
 
 @dataclass
@@ -92,7 +94,14 @@ class Expander:
             if group in seen:
                 continue
             seen.add(group)
-            rule = next((rule for rule in rules if self._fits(rule.get("when"), coordinates, f"{self.paper.place}: tune.when", experiment)), None)
+            rule = next(
+                (
+                    rule
+                    for rule in rules
+                    if self._fits(rule.get("when"), coordinates, f"{self.paper.place}: tune.when", experiment)
+                ),
+                None,
+            )
             if rule is None:
                 continue
             where = f"{self.paper.place}: experiments.{experiment}.tune"
@@ -211,7 +220,9 @@ class Expander:
                     found += [
                         (path, value, where)
                         for path, value in entry["set"].items()
-                        if path not in coordinates and path not in ("method", "task", "seed") and path[:4] != "tune"
+                        if path not in coordinates
+                        and path not in ("method", "task", "seed")
+                        and path[:4] != "tune"
                     ]
             found += [(path, value, f"{place}.tune") for path, value in tuned.items()]
             found += [(k, v, f"{place}.grid") for k, v in coordinates.items() if k not in ("method", "task")]
@@ -241,7 +252,9 @@ class Expander:
         for key, wanted in when.items():
             if key not in point:
                 spec = self.paper.experiments[experiment]
-                known = {axis for grid in grids(spec) for axis in grid} | {f"task.{n}" for n in spec.get("needs") or {}}
+                known = {axis for grid in grids(spec) for axis in grid} | {
+                    f"task.{n}" for n in spec.get("needs") or {}
+                }
                 if key not in known:
                     raise ConfigError(f"{where}: '{key}' is no axis of the grid{nearest(key, known)}")
                 return False
@@ -268,7 +281,9 @@ def _match(target: Config, point: Config, finished: dict[str, list[Cell]], where
         fits = True
         for key, value in asked.items():
             if key not in cell.coordinates:
-                raise ConfigError(f"{where}: {target['experiment']} has no '{key}'{nearest(key, cell.coordinates)}")
+                raise ConfigError(
+                    f"{where}: {target['experiment']} has no '{key}'{nearest(key, cell.coordinates)}"
+                )
             own = cell.coordinates[key]
             if value == "same":
                 fits &= own == _label(point.get(key))
@@ -282,7 +297,9 @@ def _match(target: Config, point: Config, finished: dict[str, list[Cell]], where
     if finished and not picks:
         raise ConfigError(f"{where}: no run of {target['experiment']} fits {asked}")
     if len(picks) > 1 and not fan_out:
-        raise ConfigError(f"{where}: {len(picks)} runs of {target['experiment']} fit {asked}; name one, or use \"*\"")
+        raise ConfigError(
+            f'{where}: {len(picks)} runs of {target["experiment"]} fit {asked}; name one, or use "*"'
+        )
     return picks
 
 

@@ -37,7 +37,9 @@ def run(arguments: list[str]) -> int:
         name = node.get("name") or node.get("_name_") or node["_target_"]
         try:
             door.fetch()
-            print(f"ready: {name} ({node.get('size_mb', '?')} MB, {node.get('licence', 'licence not stated')})")
+            print(
+                f"ready: {name} ({node.get('size_mb', '?')} MB, {node.get('licence', 'licence not stated')})"
+            )
         except FileNotFoundError as problem:
             missing += 1
             print(f"missing: {str(problem).replace('<paper>', paper.slug)}", file=sys.stderr)

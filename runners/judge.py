@@ -109,7 +109,13 @@ def _ours(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else list(value) if isinstance(value, set | tuple) else str(value)
+    return (
+        value.item()
+        if hasattr(value, "item")
+        else list(value)
+        if isinstance(value, set | tuple)
+        else str(value)
+    )
 
 
 def _experiments(sweep: Sweep) -> dict[str, Any]:
@@ -159,7 +165,9 @@ def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
     if sweep.tables:
         parts = [pd.DataFrame(table).assign(experiment=name) for name, table in sweep.tables.items()]
         tuning = pd.concat(parts, ignore_index=True)
-        write_atomic(folder / "tuning.csv", tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+        write_atomic(
+            folder / "tuning.csv", tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        )
 
 
 def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
@@ -178,7 +186,9 @@ def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
         drawn.append(draw(name, spec, proof.frame, proof.curves, folder / "figures", rows=proof.rows))
     if drawn:
         table = pd.concat(drawn, ignore_index=True)
-        write_atomic(folder / "curves.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+        write_atomic(
+            folder / "curves.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        )
 
 
 def _pages(sweep: Sweep, verdicts: dict[str, Any], folder: Path) -> None:
@@ -227,5 +237,3 @@ def number(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {number(item)}" for key, item in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-

@@ -33,7 +33,9 @@ class Board:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self.stream), get_renderable=self._table, refresh_per_second=4)
+            self._live = Live(
+                console=Console(file=self.stream), get_renderable=self._table, refresh_per_second=4
+            )
             self._live.start()
         return self
 
@@ -112,17 +114,25 @@ class Board:
             parts.append(f"{name} {int(entry['done'])}/{int(entry['total'])}{extra}")
         if parts:
             clock = _clock(time.monotonic() - self.started)
-            print(f"[{self.title} {clock}, left {_clock(self.eta())}] " + "; ".join(parts), file=self.stream, flush=True)
+            print(
+                f"[{self.title} {clock}, left {_clock(self.eta())}] " + "; ".join(parts),
+                file=self.stream,
+                flush=True,
+            )
 
     def _table(self) -> Any:
         from rich.table import Table
 
-        table = Table(title=f"{self.title}   {_clock(time.monotonic() - self.started)}, left {_clock(self.eta())}")
+        table = Table(
+            title=f"{self.title}   {_clock(time.monotonic() - self.started)}, left {_clock(self.eta())}"
+        )
         for column in ("experiment", "done", "of", "stored", "failed", "diverged", "now"):
             table.add_column(column, justify="left" if column == "experiment" else "right")
         now: dict[str, list[str]] = {}
         for job, (done, total) in self._running.items():
-            now.setdefault(self._group_of.get(job, ""), []).append(f"{100 * done / total:.0f}%" if total else f"{done}")
+            now.setdefault(self._group_of.get(job, ""), []).append(
+                f"{100 * done / total:.0f}%" if total else f"{done}"
+            )
         for name, entry in self.groups.items():
             counts = [str(int(entry[key])) for key in ("done", "total", "cached", "failed", "diverged")]
             table.add_row(name, *counts, " ".join(now.get(name, [])))

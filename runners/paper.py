@@ -108,7 +108,9 @@ class Paper:
             raise ConfigError(f"{self.place}: {where}: no grid")
         for index, grid in enumerate(grids(spec)):
             if not isinstance(grid, dict) or "method" not in grid or "task" not in grid:
-                raise ConfigError(f"{self.place}: {where}.grid[{index}]: expected a mapping with method and task")
+                raise ConfigError(
+                    f"{self.place}: {where}.grid[{index}]: expected a mapping with method and task"
+                )
         for index, setting in enumerate(spec.get("settings") or []):
             self._check_keys(setting, _SETTING, f"{where}.settings[{index}]")
             if not setting.get("source"):
@@ -119,11 +121,15 @@ class Paper:
                 if key not in rule:
                     raise ConfigError(f"{self.place}: {where}.tune[{index}]: no {key}")
             if rule.get("goal", "min") not in ("min", "max"):
-                raise ConfigError(f"{self.place}: {where}.tune[{index}].goal: min or max, not {rule['goal']!r}")
+                raise ConfigError(
+                    f"{self.place}: {where}.tune[{index}].goal: min or max, not {rule['goal']!r}"
+                )
         self._check_keys(spec.get("scale") or {}, SCALES, f"{where}.scale")
         for scale in spec.get("scales") or []:
             if scale not in SCALES:
-                raise ConfigError(f"{self.place}: {where}.scales: unknown scale '{scale}'{nearest(scale, SCALES)}")
+                raise ConfigError(
+                    f"{self.place}: {where}.scales: unknown scale '{scale}'{nearest(scale, SCALES)}"
+                )
         for need, target in (spec.get("needs") or {}).items():
             at = f"{self.place}: {where}.needs.{need}"
             if not isinstance(target, dict) or "experiment" not in target:

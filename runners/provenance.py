@@ -19,10 +19,35 @@ from typing import Any
 from runners import places
 
 # Libraries whose version can change a number; recorded if a run has loaded them.
-WATCHED = (
-    "torch numpy scipy pandas sklearn transformers tokenizers trl peft accelerate datasets botorch gpytorch geoopt "
-    "torch_geometric diffusers gymnasium mujoco networkx cma gguf safetensors skfolio optax statsmodels"
-).split()
+WATCHED = tuple(
+    [
+        "torch",
+        "numpy",
+        "scipy",
+        "pandas",
+        "sklearn",
+        "transformers",
+        "tokenizers",
+        "trl",
+        "peft",
+        "accelerate",
+        "datasets",
+        "botorch",
+        "gpytorch",
+        "geoopt",
+        "torch_geometric",
+        "diffusers",
+        "gymnasium",
+        "mujoco",
+        "networkx",
+        "cma",
+        "gguf",
+        "safetensors",
+        "skfolio",
+        "optax",
+        "statsmodels",
+    ]
+)
 _DISTRIBUTION = {"sklearn": "scikit-learn"}
 
 
@@ -35,7 +60,9 @@ def commit() -> tuple[str, bool]:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "-uno", "--", ":!results"))
+        return git("rev-parse", "--short=12", "HEAD"), bool(
+            git("status", "--porcelain", "-uno", "--", ":!results")
+        )
     except (OSError, subprocess.CalledProcessError):
         return "", False
 
@@ -125,7 +152,9 @@ class Meter:
 
     def __enter__(self) -> Meter:
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's high-water mark of this process
+            Path("/proc/self/clear_refs").write_text(
+                "5"
+            )  # resets the kernel's high-water mark of this process
         torch = sys.modules.get("torch")
         self._gpu = bool(torch and torch.cuda.is_initialized())
         if self._gpu and torch:

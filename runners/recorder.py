@@ -60,8 +60,8 @@ class Recorder:
         self._progress_file = progress_file
         self._progress_at = 0.0
         # Unbuffered: a line is in the file when log() returns, whatever kills the process next.
-        self._metrics = open(folder / "metrics.jsonl", "ab", buffering=0)
-        self._rows = open(folder / "rows.jsonl", "ab", buffering=0)
+        self._metrics = (folder / "metrics.jsonl").open("ab", buffering=0)
+        self._rows = (folder / "rows.jsonl").open("ab", buffering=0)
         self._checkpoint = folder / "checkpoint.pt"
         # Lines of a killed attempt stay until the task restores its checkpoint or records something new.
         self._fresh = False

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,14 +54,18 @@ def run(arguments: list[str]) -> int:
     experiments = [name for name in names.split(",") if name]
     for name in experiments:
         if name not in paper.experiments:
-            raise ConfigError(f"unknown experiment '{name}' of {paper.slug}{nearest(name, paper.experiments)}")
+            raise ConfigError(
+                f"unknown experiment '{name}' of {paper.slug}{nearest(name, paper.experiments)}"
+            )
     group_leaves = {
         group: {key: options.pop(key) for key in list(options) if key.startswith(f"{group}.")}
         for group in ("launcher", "tracker")
     }
     overrides = parse_overrides(options)
     if publish and overrides.modified:
-        raise ConfigError("publish=true takes no overrides: published results are the paper's own experiments")
+        raise ConfigError(
+            "publish=true takes no overrides: published results are the paper's own experiments"
+        )
 
     from runners.sweep import Sweep
 
@@ -98,9 +100,12 @@ def parse_overrides(options: dict[str, str]) -> Overrides:
             overrides.seeds = list(range(int(text)))
         elif key in ("method", "task"):
             overrides.only[key] = _patterns(key, text)
-        elif key.lstrip("+").split(".")[0] in ("method", "task") and "." in key:
-            overrides.leaves.append((key, cli.value_of(text, key), "command line"))
-        elif key in ("device", "dtype", "ranks", "seed"):
+        elif (key.lstrip("+").split(".")[0] in ("method", "task") and "." in key) or key in (
+            "device",
+            "dtype",
+            "ranks",
+            "seed",
+        ):
             overrides.leaves.append((key, cli.value_of(text, key), "command line"))
         else:
             raise ConfigError(f"unknown option '{key}'{nearest(key, (*OPTIONS, 'seeds'))}")
@@ -167,7 +172,7 @@ def copy_results(folder: Path, target: Path) -> None:
     size = sum(path.stat().st_size for path in spare.rglob("*") if path.is_file())
     if size > 2**20:
         shutil.rmtree(spare)
-        raise ConfigError(f"{target.name}: {size / 2**20:.1f} MB to publish, more than 1 MB: thin the figures or tables")
+        raise ConfigError(f"{size / 2**20:.1f} MB to publish, more than 1 MB: thin the figures or tables")
     shutil.rmtree(target, ignore_errors=True)
     spare.rename(target)
 

@@ -21,7 +21,20 @@ usage: python -m runners.run method=<kind>/<name> task=<kind>/<name> [seed=3] [k
   stale=rerun|keep             what to do with a result of older code
   launcher=local tracker=none|wandb
 """
-OPTIONS = ("method", "task", "seed", "device", "dtype", "ranks", "again", "stale", "tracker", "launcher", "id", "paper")
+OPTIONS = (
+    "method",
+    "task",
+    "seed",
+    "device",
+    "dtype",
+    "ranks",
+    "again",
+    "stale",
+    "tracker",
+    "launcher",
+    "id",
+    "paper",
+)
 
 
 def run(arguments: list[str]) -> int:
@@ -77,7 +90,9 @@ def _compose(options: dict[str, str]) -> dict[str, Any]:
         if key not in options:
             raise ConfigError(f"which {key}? {key}=<kind>/<name>; python -m runners.list {key}s shows them")
     method, task = options.pop("method"), options.pop("task")
-    members: Any = [part for part in method.strip("[]").split(",") if part] if method.startswith("[") else method
+    members: Any = (
+        [part for part in method.strip("[]").split(",") if part] if method.startswith("[") else method
+    )
     triples = []
     for key, text in options.items():
         head = key.lstrip("+").split(".")[0]

@@ -42,7 +42,9 @@ def run(arguments: list[str]) -> int:
             print(f"\n{kind}")
         for name, entry in entries.items():
             print(f"  {name}: {' '.join(str(entry.get('says', '')).split())}")
-            print(f"    expected {entry.get('expect', '-')} ({entry.get('source', '')}){_found(paper.slug, name)}")
+            print(
+                f"    expected {entry.get('expect', '-')} ({entry.get('source', '')}){_found(paper.slug, name)}"
+            )
     print(f"\nmake reproduce-{paper.slug} [scale={'|'.join(SCALES)}]")
     return 0
 

@@ -184,14 +184,14 @@ def tables(folder: Path, unit: str) -> pd.DataFrame:
     import pandas as pd
 
     parts = [
-        pd.DataFrame(record["columns"]) for record in read_lines(folder / "rows.jsonl") if record["unit"] == unit
+        pd.DataFrame(record["columns"])
+        for record in read_lines(folder / "rows.jsonl")
+        if record["unit"] == unit
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def rows_frame(
-    runs: pd.DataFrame, folder_of: Callable[[str], Path], unit: str
-) -> pd.DataFrame:
+def rows_frame(runs: pd.DataFrame, folder_of: Callable[[str], Path], unit: str) -> pd.DataFrame:
     """Rows of every run of a frame, with the run's columns beside them (the rows' own win on a clash)."""
     import pandas as pd
 

@@ -109,7 +109,9 @@ class Sweep:
             if needed(self.paper.experiments[name]):
                 lines.append(f"{name}: follows {', '.join(needed(self.paper.experiments[name]))}")
                 continue
-            cells = {c.id: c for c, _, _ in self.expander.tuning(name)} | {c.id: c for c in self.expander.judged(name)}
+            cells = {c.id: c for c, _, _ in self.expander.tuning(name)} | {
+                c.id: c for c in self.expander.judged(name)
+            }
             hours = [(c.config["task"].get("resources") or {}).get("hours") for c in cells.values()]
             seconds = [known.get(c.config["task"]["_name_"]) for c in cells.values()]
             line = f"{name}: {len(cells)} runs"
@@ -137,11 +139,16 @@ class Sweep:
         started = time.monotonic()
         factory = build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)
         waiting = list(self.order)
-        with factory() as launcher, Board(f"{self.paper.slug} {self.scale}", getattr(launcher, "workers", 1)) as board:
+        with (
+            factory() as launcher,
+            Board(f"{self.paper.slug} {self.scale}", getattr(launcher, "workers", 1)) as board,
+        ):
             self.board, self.launcher = board, launcher
             while waiting:
                 done = set(self.cells)
-                ready = [n for n in waiting if all(need in done for need in needed(self.paper.experiments[n]))]
+                ready = [
+                    n for n in waiting if all(need in done for need in needed(self.paper.experiments[n]))
+                ]
                 self._wave(ready)
                 waiting = [name for name in waiting if name not in ready]
         self.elapsed = time.monotonic() - started
@@ -152,7 +159,9 @@ class Sweep:
         for name in untuned:
             self._freeze(name, {})
         tune_cells = {name: [cell for cell, _, _ in runs] for name, runs in tuning.items() if runs}
-        self._launch({f"{n} (tuning)": c for n, c in tune_cells.items()} | {n: self.cells[n] for n in untuned})
+        self._launch(
+            {f"{n} (tuning)": c for n, c in tune_cells.items()} | {n: self.cells[n] for n in untuned}
+        )
         for name in tune_cells:
             winners, table = choose(tuning[name], self._score)
             self.tables[name] = table
@@ -175,7 +184,9 @@ class Sweep:
         folder = self.root / "report" / self.paper.slug / self.scale / "frozen"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / f"{name}.json", json.dumps({"cells": record, "tuning": self.tables.get(name, [])}))
+            write_atomic(
+                folder / f"{name}.json", json.dumps({"cells": record, "tuning": self.tables.get(name, [])})
+            )
         except OSError as problem:
             raise StoreError(f"cannot write {folder}: {problem.strerror or problem}") from problem
 
@@ -219,10 +230,13 @@ class Sweep:
             for node in artifact_nodes.nodes(job.config):
                 wanted.setdefault(digest(node), node)
         missing = {key: node for key, node in wanted.items() if shelf.find(node) is None}
-        inner = {digest(part) for node in missing.values() for part in artifact_nodes.nodes(list(node.values()))}
+        inner = {
+            digest(part) for node in missing.values() for part in artifact_nodes.nodes(list(node.values()))
+        }
         for stage in ([k for k in missing if k in inner], [k for k in missing if k not in inner]):
             preparations = [
-                Job(key, missing[key], label=f"artifact {missing[key]['_target_']}", artifact=True) for key in stage
+                Job(key, missing[key], label=f"artifact {missing[key]['_target_']}", artifact=True)
+                for key in stage
             ]
             if preparations:
                 self.board.add("artifacts", preparations)
@@ -236,7 +250,9 @@ class Sweep:
         value = result["summary"].get(rule["metric"]) if result else None
         if result and result["status"] == "done" and rule["metric"] not in result["summary"]:
             known = ", ".join(result["summary"])
-            raise ConfigError(f"{self.paper.place}: tune.metric '{rule['metric']}' is not in the summary ({known})")
+            raise ConfigError(
+                f"{self.paper.place}: tune.metric '{rule['metric']}' is not in the summary ({known})"
+            )
         if value is None:
             censored = rule.get("censored")
             if isinstance(censored, str):
@@ -270,7 +286,9 @@ class Sweep:
     def folder_of(self, run_id: str) -> Path:
         """Folder of a run of this sweep."""
         if not hasattr(self, "_folders"):
-            self._folders = {cell.id: self.root / cell.folder for cells in self.cells.values() for cell in cells}
+            self._folders = {
+                cell.id: self.root / cell.folder for cells in self.cells.values() for cell in cells
+            }
         return self._folders[run_id]
 
     def provenance(self) -> dict[str, Any]:
@@ -280,7 +298,9 @@ class Sweep:
         found["packages"] = {}
         for result in results:
             found["packages"].update(result["provenance"]["packages"])
-        found["run_commits"] = sorted({r["provenance"]["commit"] + "+" * r["provenance"]["dirty"] for r in results})
+        found["run_commits"] = sorted(
+            {r["provenance"]["commit"] + "+" * r["provenance"]["dirty"] for r in results}
+        )
         for key in ("cpu_seconds", "gpu_seconds"):
             found[key] = round(sum(result[key] for result in results), 1)
         found["peak_memory_mb"] = max((result["peak_memory_mb"] for result in results), default=0)
@@ -291,7 +311,9 @@ class Sweep:
 def _shape(node: Any) -> Any:
     """A config without its values: equal shapes need one check of their arguments."""
     if isinstance(node, dict):
-        return {key: value if key in ("_target_", "_partial_") else _shape(value) for key, value in node.items()}
+        return {
+            key: value if key in ("_target_", "_partial_") else _shape(value) for key, value in node.items()
+        }
     return [_shape(value) for value in node] if isinstance(node, list) else None
 
 

@@ -41,7 +41,9 @@ def run(arguments: list[str]) -> int:
             coordinates = {key: value for key, value in cell["coordinates"].items() if key != "seed"}
             groups.setdefault((path.stem, json.dumps(coordinates, sort_keys=True)), []).append(cell)
     if not groups:
-        raise ConfigError(f"{paper.slug} has no stored runs at scale {scale}: make reproduce-{paper.slug} makes them")
+        raise ConfigError(
+            f"{paper.slug} has no stored runs at scale {scale}: make reproduce-{paper.slug} makes them"
+        )
     return verify(sweep, groups)
 
 

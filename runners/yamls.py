@@ -32,8 +32,13 @@ def _join_ranges(node: yaml.MappingNode) -> None:
     for key, value in node.value:
         before = joined[-1][1] if joined else None
         opened = isinstance(before, yaml.ScalarNode) and re.fullmatch(r"range\([-\d\s,]*", before.value)
-        if opened and isinstance(key, yaml.ScalarNode) and re.fullmatch(r"-?\d+\)?", key.value) and not value.value:
-            before.value += f", {key.value}"
+        if (
+            opened
+            and isinstance(key, yaml.ScalarNode)
+            and re.fullmatch(r"-?\d+\)?", key.value)
+            and not value.value
+        ):
+            joined[-1][1].value += f", {key.value}"
         else:
             joined.append((key, value))
     node.value = joined
@@ -47,7 +52,9 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
             line = node.value[index][0].start_mark.line + 1
             raise ConfigError(f"line {line}: the key '{key}' stands twice")
     loader.flatten_mapping(node)
-    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
+    return {
+        loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value
+    }
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
@@ -64,7 +71,7 @@ def load(path: Path) -> Any:
 def parse(text: str) -> Any:
     """Read YAML text."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a subclass of the safe loader)
+        return yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"line {mark.line + 1}: " if mark else ""

@@ -75,7 +75,12 @@ class Local:
 
 class _Sweep:
     def __init__(
-        self, local: Local, jobs: Sequence[Job], settings: Settings, watcher: Watcher, pool: pebble.ProcessPool
+        self,
+        local: Local,
+        jobs: Sequence[Job],
+        settings: Settings,
+        watcher: Watcher,
+        pool: pebble.ProcessPool,
     ):
         self.local, self.settings, self.watcher, self.pool = local, settings, watcher, pool
         self.store = Store(settings.root)
@@ -140,7 +145,9 @@ class _Sweep:
         except pebble.ProcessExpired as problem:
             outcome = self._lost(job, "failed", f"the worker process died (exit code {problem.exitcode})")
         except OSError as problem:
-            raise StoreError(f"cannot write under {self.settings.root}: {problem.strerror or problem}") from problem
+            raise StoreError(
+                f"cannot write under {self.settings.root}: {problem.strerror or problem}"
+            ) from problem
         if outcome.status == "busy":
             self.busy.append((time.monotonic() + 1.0, job))
             return
@@ -156,7 +163,9 @@ class _Sweep:
             try:
                 self.store.record_failure(job.config, job.id, status, error)
             except OSError as problem:
-                raise StoreError(f"cannot write under {self.settings.root}: {problem.strerror or problem}") from problem
+                raise StoreError(
+                    f"cannot write under {self.settings.root}: {problem.strerror or problem}"
+                ) from problem
         return Outcome(job.id, status, error=error)
 
     def _progress(self) -> dict[str, tuple[int, int]]:
