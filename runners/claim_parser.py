@@ -51,7 +51,9 @@ def parse(claim_id: str, entry: Any) -> Claim:
     if not entry.get("says"):
         raise ConfigError(f"{at}: 'says' is missing")
     if "experiment" not in entry and not entry.get("shown"):
-        raise ConfigError(f"{at}: 'experiment' is missing (null, or `shown: <why>`, if nothing is run for it)")
+        raise ConfigError(
+            f"{at}: 'experiment' is missing (null, or `shown: <why>`, if nothing is run for it)"
+        )
     judged = not entry.get("shown") and entry.get("experiment") is not None
     if entry.get("set_by") is not None:
         one_of(f"{at}: set_by", entry["set_by"], ("paper", "ours"))

@@ -48,12 +48,15 @@ class Units:
             self._check(column, "where")
             allowed = as_list(value) if value is not None else [None]
             self.runs, self.data = (_either(table, column, allowed) for table in (self.runs, self.data))
-        status = dict(zip(self.runs.get("id", []), self.runs["status"], strict=True))
+        self._status: dict[str, str] = {}
+        if len(self.runs):
+            self._status = dict(zip(self.runs["id"].astype(str), self.runs["status"], strict=True))
         if unit is not None and len(self.data):
-            self.data = self.data[self.data["id"].isin(status)].copy()
+            self.data = self.data[self.data["id"].astype(str).isin(self._status)]
+        self.data = self.data.reset_index(drop=True)
         self.keys = self._key_columns(unit)
         self.data = self.data.assign(
-            _lost=~self.data["id"].map(status).isin(RESULTS) if len(self.data) else False,
+            _lost=~self.data["id"].astype(str).map(self._status).isin(RESULTS) if len(self.data) else False,
             _unit=self.data.groupby(self.keys, dropna=False, sort=False).ngroup() if len(self.data) else 0,
         )
 
@@ -85,9 +88,7 @@ class Units:
         masks = [_mask(source, dict(leaf.where)) for arm in arms for leaf in arm.leaves()]
         kept = source[np.logical_or.reduce(masks)] if masks else source
         cells = kept[list(self.claim.over)].drop_duplicates()
-        return [
-            {str(k): plain(v) for k, v in row.items()} for row in cells.to_dict("records")
-        ]
+        return [{str(k): plain(v) for k, v in row.items()} for row in cells.to_dict("records")]
 
     def methods(self, cell: Mapping[str, Any]) -> tuple[Arm, ...]:
         """One arm per method that the cell has."""
@@ -110,27 +111,35 @@ class Units:
                 texts.append(f"{count} of {len(runs)} runs ({status}) recorded no rows of '{unit}'")
         return texts
 
+    def diverged(self, cell: Mapping[str, Any], arms: Iterable[Arm]) -> list[str]:
+        """How many of the arms' runs in this cell diverged, as a text, if any."""
+        runs = self.involved([cell], arms)
+        count = int((runs["status"] == "diverged").sum())
+        return [f"{count} of {len(runs)} runs diverged"] if count else []
+
     def involved(self, cells: Iterable[Mapping[str, Any]], arms: Iterable[Arm]) -> pd.DataFrame:
         """The runs behind these cells and arms. A panel's run belongs to all its methods."""
-        masks = []
+        masks, arms = [], list(arms)
         for cell in cells:
-            for arm in (leaf for arm in arms for leaf in arm.leaves()):
+            for leaf in (leaf for arm in arms for leaf in arm.leaves()):
                 # Rows may split a run further than its config does: such columns do not select runs.
-                known = {key: value for key, value in (*cell.items(), *arm.where) if key in self.runs}
+                known = {key: value for key, value in (*cell.items(), *leaf.where) if key in self.runs}
                 mask = _mask(self.runs, known)
                 if not mask.any() and self.claim.rows_unit is not None and "method" in known:
                     mask = _mask(self.runs, {key: value for key, value in known.items() if key != "method"})
                 masks.append(mask)
         return self.runs[np.logical_or.reduce(masks)] if masks else self.runs
 
-    def take(self, cell: Mapping[str, Any], arm: Arm, metric: Metric, x: Metric | None = None) -> pd.DataFrame:
+    def take(
+        self, cell: Mapping[str, Any], arm: Arm, metric: Metric, x: Metric | None = None, censor: bool = True
+    ) -> pd.DataFrame:
         """One row per unit (and value of ``x``) of an arm: ``unit, value, never, lost`` (and ``x``).
 
-        ``never``: the metric is missing; ``value`` is then what ``censored`` says, or NaN. ``lost``: the run came
-        to no result. ``attrs["boolean"]``: every present value is a truth value.
+        ``never``: the metric is missing; ``value`` is then what ``censored`` says, or NaN (also without
+        ``censor``). ``lost``: the run came to no result. ``attrs["boolean"]``: every present value is a truth value.
         """
         if arm.best:
-            return self._best(arm, [self.take(cell, part, metric, x) for part in arm.arms])
+            return self._best(arm, [self.take(cell, part, metric, x, censor) for part in arm.arms])
         for column, _ in arm.where:
             self._check(column, "of/to", (self.data,))
         table = self.data[_mask(self.data, {**cell, **dict(arm.where)})]
@@ -149,7 +158,7 @@ class Units:
             out["x"] = table["_x"].to_numpy(dtype=float)
         self._distinct(table, by)
         out["never"] = np.isnan(values) & ~out["lost"].to_numpy()
-        if out["never"].any() and self.claim.censored is not None:
+        if censor and out["never"].any() and self.claim.censored is not None:
             fill = self._censored(table)
             out["value"] = np.where(out["never"], fill, out["value"])
         out.loc[out["lost"], "value"] = np.nan
@@ -173,7 +182,9 @@ class Units:
         if not len(twice):
             return
         group = next(iter(twice.groupby(by, dropna=False, sort=False)))[1]
-        columns = [str(name) for name in group if is_run_column(str(name)) and group[name].astype(str).nunique() > 1]
+        columns = [
+            str(name) for name in group if is_run_column(str(name)) and group[name].astype(str).nunique() > 1
+        ]
         unit = ", ".join(f"{name}={group[name].iloc[0]}" for name in self.keys)
         why = f"they differ in {', '.join(columns)}" if columns else "nothing tells them apart"
         raise ConfigError(
@@ -184,14 +195,18 @@ class Units:
     def _values(self, table: pd.DataFrame, metric: Metric, place: str) -> tuple[np.ndarray, bool]:
         if isinstance(metric, Measure):
             if self.claim.rows_unit is not None:
-                raise ConfigError(f"{self.claim.at}: {place}: a measure of rows cannot be an x: name a column")
-            values = [math.nan if lost else self._on_curve(metric, str(run))
-                      for run, lost in zip(table["id"], table["_lost"], strict=True)]
-            return np.array(values, dtype=float), False
+                raise ConfigError(
+                    f"{self.claim.at}: {place}: a measure of rows cannot be an x: name a column"
+                )
+            pairs = zip(table["id"].astype(str), table["_lost"], strict=True)
+            measured = [math.nan if lost else self._on_curve(metric, run) for run, lost in pairs]
+            return np.array(measured, dtype=float), False
         if metric not in table:
             if self.any_done and len(table):
                 options = [str(name) for name in table if not str(name).startswith("_")]
-                raise ConfigError(f"{self.claim.at}: {place}: unknown column '{metric}'{nearest(metric, options)}")
+                raise ConfigError(
+                    f"{self.claim.at}: {place}: unknown column '{metric}'{nearest(metric, options)}"
+                )
             return np.full(len(table), math.nan), False
         cells = [None if value is None or value is pd.NA else value for value in table[metric]]
         try:
@@ -210,7 +225,9 @@ class Units:
             firsts.append(group.index[0])
             shown = group.drop(columns=[name for name in group if str(name).startswith("_")])
             lost = bool(group["_lost"].any())
-            values.append(math.nan if lost else self._call(function, measure, shown, str(group["id"].iloc[0])))
+            values.append(
+                math.nan if lost else self._call(function, measure, shown, str(group["id"].iloc[0]))
+            )
         return table.loc[firsts], np.array(values, dtype=float), False
 
     def _on_curve(self, measure: Measure, run: str) -> float:
@@ -219,6 +236,7 @@ class Units:
             if self._curves is None:
                 raise ConfigError(f"{self.claim.at}: metric '{measure}' needs the runs' curves")
             curve = self._curves(run)
+            curve.attrs["status"] = self._status[run]  # a diverged run's curve ends early
             function = load(self.claim.at, measure)
             # A run may diverge before its first line: then there is nothing to measure.
             self._cache[key] = self._call(function, measure, curve, run) if len(curve) else math.nan
@@ -275,9 +293,11 @@ def matches(value: Any, wanted: Any) -> bool:
         return value == wanted
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return wanted is None
-    numbers = (int, float, np.integer, np.floating)
-    if isinstance(value, numbers) and isinstance(wanted, numbers):
-        return type(value) is bool and value == wanted if isinstance(wanted, bool) else math.isclose(value, wanted)
+    value = plain(value)
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, int | float) and isinstance(wanted, int | float):
+        return math.isclose(value, wanted)
     return bool(value == wanted)
 
 

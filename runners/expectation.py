@@ -55,7 +55,7 @@ class Expect:
 
 
 def parse_region(at: str, text: Any, points: bool = True) -> Region:
-    """Parse ``">= a"``, ``"> a"``, ``"<= a"``, ``"< a"``, ``"in [a, b]"`` and, with ``points``, ``"== a"``."""
+    """Parse ``">= a"``, ``"> a"``, ``"<= a"``, ``"< a"``, ``"in [a, b]"``; with ``points`` also ``"== a"``."""
     match = _BETWEEN.match(text) if isinstance(text, str) else None
     if match:
         low, high = float(match[1]), float(match[2])
@@ -69,8 +69,6 @@ def parse_region(at: str, text: Any, points: bool = True) -> Region:
     sign, number = match[1], float(match[2])
     if sign == "==":
         return Region(number, number)
-    return (
-        Region(low=number, low_open=sign == ">")
-        if sign[0] == ">"
-        else Region(high=number, high_open=sign == "<")
-    )
+    if sign[0] == ">":
+        return Region(low=number, low_open=sign == ">")
+    return Region(high=number, high_open=sign == "<")
