@@ -2,8 +2,8 @@
 #   make list                              the papers
 #   make reproduce-radazo scale=smoke      one paper: run, judge, draw
 #   make test                              the tests
-# Variables given on the command line (scale=, seeds=, launcher=, publish=, ...) are handed on; ARGS="..." adds any
-# other override, e.g. ARGS="experiment=synthetic task.dim=50".
+# Variables on the command line (scale=smoke, seeds=20, launcher=local, publish=true, task.dim=50, ...) are handed on
+# to the command; ARGS="..." adds anything that make would take for itself.
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -15,10 +15,11 @@ ARGS ?=
 PYTEST_ARGS ?=
 EXTRAS ?=
 
-# Handed on only when written on make's command line, so that an environment variable of the same name stays out.
-quote = '$(subst ','\'',$(1))'
-given = $(foreach name,$(1),$(if $(filter command line,$(origin $(name))),$(name)=$(call quote,$($(name)))))
-OPTIONS = $(call given,scale seeds launcher tracker publish stale device experiment seed dry_run) $(ARGS)
+# Every variable written on make's command line is handed on, so that a misspelt one is refused by name, except the
+# Makefile's own. An environment variable of the same name stays out.
+own = ARGS EXTRAS JOBS JUNIT PYTEST_ARGS PYTHON TORCH_INDEX_URL
+given = $(foreach name,$(sort $(filter-out $(own) MAKE% -%,$(.VARIABLES))),$(if $(filter command%,$(origin $(name))),'$(name)=$(subst ','\'',$(value $(name)))'))
+OPTIONS = $(given) $(ARGS)
 
 # Tests are parallel processes of one thread each.
 test_env = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -40,7 +41,7 @@ setup:
 
 list:
 	@scripts/setup
-	@$(PY) -m runners.list $(ARGS)
+	@$(PY) -m runners.list $(OPTIONS)
 
 show-%:
 	@scripts/setup
@@ -66,11 +67,11 @@ verify-%:
 
 compare:
 	@scripts/setup --papers
-	@$(PY) -m runners.compare $(call given,kind tasks) $(OPTIONS)
+	@$(PY) -m runners.compare $(OPTIONS)
 
 report:
 	@scripts/setup
-	@$(PY) -m runners.report $(ARGS)
+	@$(PY) -m runners.report $(OPTIONS)
 
 # In parallel first; then, one by one, what needs the machine to itself. Both run even if the first fails. pytest's
 # code 5 (no such test) is no failure of the second. JUNIT=<folder> writes their reports there.

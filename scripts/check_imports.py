@@ -8,11 +8,13 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 import tomllib
 import traceback
 from pathlib import Path
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+os.environ.setdefault("TEXTGRAD_LOG_DIR", tempfile.gettempdir())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Where the module is not the package's name with underscores, or where a part of it is what we build on.

@@ -43,6 +43,8 @@ def paper_extras(path: Path) -> set[str]:
 
 def python_version(python: Path) -> str | None:
     """`3.11.7` for a working interpreter, None for a missing or broken one."""
+    if python == Path(sys.executable):
+        return sys.version.split()[0]
     try:
         code = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
         return subprocess.run(

@@ -1,6 +1,7 @@
 """What every test shares: quiet libraries, one thread a process, repeatable hypothesis, the data folder."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("TEXTGRAD_LOG_DIR", str(Path(tempfile.gettempdir()) / "textgrad"))  # else ./logs
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import pytest
