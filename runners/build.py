@@ -59,11 +59,18 @@ def locate(dotted: str, where: str = "") -> Any:
     raise ConfigError(f"{at}_target_ {dotted}: no module '{parts[0]}'")
 
 
+@functools.lru_cache(maxsize=1024)
+def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):
+        return None
+
+
 def check_arguments(target: Callable[..., Any], kwargs: Config, *, partial: bool, where: str) -> None:
     """Raise ConfigError where ``target`` does not take these arguments (or lacks one it needs)."""
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # a builtin without a signature: the call itself will tell
+    signature = _signature(target)
+    if signature is None:  # a builtin without a signature: the call itself will tell
         return
     try:
         signature.bind_partial(**kwargs) if partial else signature.bind(**kwargs)

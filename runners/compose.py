@@ -6,7 +6,6 @@ from a group carry the option's name in ``_name_``.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -77,6 +76,13 @@ def walk(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
         else:
             return default
     return node
+
+
+def plain_copy(node: Any) -> Any:
+    """A copy of a tree of plain mappings, lists and scalars (several times faster than ``copy.deepcopy``)."""
+    if isinstance(node, dict):
+        return {key: plain_copy(value) for key, value in node.items()}
+    return [plain_copy(value) for value in node] if isinstance(node, list) else node
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
@@ -160,7 +166,7 @@ def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> C
             check_option(group, value, place or where)
             choices[f"{group}@{path}"] = value
             current = base(choices)
-    config = copy.deepcopy(current.tree)
+    config: Config = plain_copy(current.tree)
     for path, value, place in triples:
         if not (current.group_at(path) and isinstance(value, str)):
             set_leaf(config, path, value, place or where)
@@ -188,7 +194,7 @@ def set_leaf(config: Config, path: str, value: Any, where: str = "") -> None:
         return
     if not isinstance(node, dict) or (last not in node and not add) or last.startswith("_"):
         raise ConfigError(f"{at}{_unknown(config, path)}")
-    node[last] = copy.deepcopy(value) if last not in node else _typed(node[last], value, path, at)
+    node[last] = plain_copy(value) if last not in node else _typed(node[last], value, path, at)
 
 
 def _child(node: Any, key: str, done: list[str], config: Config, path: str, at: str) -> Any:
@@ -220,7 +226,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     """Return ``value`` in the type of ``default``; raise ConfigError where it does not fit."""
     if default is None or (isinstance(default, str) and ("${" in default or default == "???")):
-        return copy.deepcopy(value)
+        return plain_copy(value)
     if isinstance(default, dict) and isinstance(value, Mapping):
         merged = default
         for key, item in value.items():
@@ -241,7 +247,7 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     if not fits:
         wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
         raise ConfigError(f"{at}{path}={value!r}: expected {wanted}, like the default {default!r}")
-    return copy.deepcopy(value)
+    return plain_copy(value)
 
 
 def resolve(config: Config, where: str = "") -> Config:

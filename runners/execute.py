@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
-from runners.recorder import DeadlineReached, Diverged, Recorder
+from runners.recorder import DeadlineReached, Diverged, Recorder, SilentRecorder
 from runners.store import Store, write_atomic
 
 Config = dict[str, Any]
@@ -58,8 +60,12 @@ class Executor:
         fingerprint: str | None = None,
         again: bool = False,
         labels: dict[str, str] | None = None,
+        gpus: Sequence[int] = (),
     ) -> Outcome:
-        """Execute one run unless the store has it. Never raises for what a method or task does wrong."""
+        """Execute one run unless the store has it. Never raises for what a method or task does wrong.
+
+        A run of several ranks, or one that is given GPUs, goes into processes of its own (``runners.group``).
+        """
         run_id = run_id or identity.run_id(config)
         fingerprint = fingerprint or Fingerprinter().of(config)
         hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
@@ -73,25 +79,76 @@ class Executor:
             hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
             if hit.state == "finished" and hit.result and not again:  # finished while we waited for the claim
                 return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
-            return self._examine(config, run_id, folder, fingerprint, labels or {})
+            for name in ("result.json", "failure.json"):
+                (folder / name).unlink(missing_ok=True)
+            write_atomic(folder / "config.yaml", dump_yaml(config))
+            hours = (config["task"].get("resources") or {}).get("hours")
+            seconds = 3600.0 * hours if hours else None
+            if int(config.get("ranks") or 1) > 1 or gpus:
+                return self._group(config, run_id, folder, fingerprint, labels or {}, seconds, gpus)
+            return self.examine(config, run_id, folder, fingerprint, labels or {}, deadline_seconds=seconds)
 
-    def _examine(
-        self, config: Config, run_id: str, folder: Path, fingerprint: str, labels: dict[str, str]
+    def _group(
+        self,
+        config: Config,
+        run_id: str,
+        folder: Path,
+        fingerprint: str,
+        labels: dict[str, str],
+        seconds: float | None,
+        gpus: Sequence[int],
     ) -> Outcome:
-        for name in ("result.json", "failure.json"):
-            (folder / name).unlink(missing_ok=True)
-        write_atomic(folder / "config.yaml", dump_yaml(config))
-        hours = (config["task"].get("resources") or {}).get("hours")
-        deadline = time.monotonic() + 3600 * hours if hours else None
+        from runners.group import run_group
+
+        run_group(
+            config,
+            run_id,
+            folder,
+            root=self.root,
+            fingerprint=fingerprint,
+            labels=labels,
+            tracker=self.tracker,
+            deadline_seconds=seconds,
+            gpus=gpus,
+            progress_file=self.progress_file,
+        )
+        hit = self.store.look(config, run_id, None)
+        if hit.result is not None:
+            return Outcome(
+                run_id, hit.result["status"], hit.result["wall_seconds"], error=hit.result["error"]
+            )
+        failure = self.store.failure(config, run_id)
+        if failure is None:
+            error = f"its processes ended without a result (see {folder / 'group.log'})"
+            self.store.record_failure(config, run_id, "failed", error)
+            failure = {"status": "failed", "error": error}
+        return Outcome(run_id, failure["status"], error=failure["error"])
+
+    def examine(
+        self,
+        config: Config,
+        run_id: str,
+        folder: Path,
+        fingerprint: str,
+        labels: dict[str, str],
+        *,
+        deadline_seconds: float | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> Outcome:
+        """Let the task examine the method, here and now; rank 0 records."""
+        deadline = time.monotonic() + deadline_seconds if deadline_seconds else None
         tracker = self._tracker(config, run_id, labels, folder)
-        recorder = Recorder(
+        recorder = (Recorder if rank == 0 else SilentRecorder)(
             folder,
             config,
             fingerprint=fingerprint,
             artifacts=self.artifacts,
             tracker=tracker,
             deadline=deadline,
-            progress_file=self.progress_file,
+            progress_file=self.progress_file if rank == 0 else None,
+            rank=rank,
+            ranks=ranks,
         )
         started = time.time()
         status, error, detail = "done", "", ""
@@ -105,6 +162,8 @@ class Executor:
                     method = build.build(config["method"], "method", resolve_run=self._finished_run, top=True)
                     task = build.build(config["task"], "task", resolve_run=self._finished_run, top=True)
                     task.evaluate(method, recorder)
+                if ranks > 1:
+                    _all_arrived()
             except Diverged as problem:
                 status, error = "diverged", str(problem)
             except DeadlineReached as problem:
@@ -118,7 +177,7 @@ class Executor:
                 )
         recorder.close()
         cost = meter.cost
-        if status in ("done", "diverged"):
+        if status in ("done", "diverged") and rank == 0:
             result = {
                 "id": run_id,
                 "status": status,
@@ -133,8 +192,9 @@ class Executor:
             }
             write_atomic(folder / "result.json", json.dumps(result))
             recorder.finish()
-        else:
-            self.store.record_failure(config, run_id, status, error, detail)
+        elif status not in ("done", "diverged") and not (folder / "failure.json").exists():
+            where = f"rank {rank}: " if ranks > 1 else ""
+            self.store.record_failure(config, run_id, status, where + error, detail)
         if tracker is not None:
             tracker.finish(status, recorder.values)
         return Outcome(run_id, status, cost["wall_seconds"], error=error)
@@ -151,10 +211,24 @@ class Executor:
         return factory(config=config, run_id=run_id, labels=labels, folder=folder)
 
 
+def _all_arrived() -> None:
+    """Wait for every rank: the result is written when all of them have come to the end."""
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
 def dump_yaml(tree: Any) -> str:
     """YAML text of a plain tree, keys in their order."""
+    return "".join(_yaml_section(json.dumps({key: value})) for key, value in tree.items())
+
+
+@lru_cache(maxsize=256)
+def _yaml_section(section: str) -> str:
+    """YAML text of one top-level key, known from its JSON text: the runs of a sweep share most of theirs."""
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    tree = json.loads(section)
     text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=110)
     return text

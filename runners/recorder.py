@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -28,6 +29,8 @@ PROGRESS_SECONDS = 0.5
 class Diverged(FloatingPointError):
     """A metric became NaN or infinite: the run ends with status ``diverged``, which is a result."""
 
+    finite: dict[str, Any]  # the metrics beside it that are finite
+
 
 class DeadlineReached(Exception):
     """The run used up its time; its status is ``timeout``."""
@@ -46,8 +49,11 @@ class Recorder:
         tracker: Tracker | None = None,
         deadline: float | None = None,
         progress_file: Path | None = None,
+        rank: int = 0,
+        ranks: int = 1,
     ):
         self.dir = folder
+        self.rank, self.ranks = rank, ranks
         self.seed = int(config["seed"])
         self.deadline = deadline
         self.values: dict[str, Any] = {}
@@ -59,9 +65,8 @@ class Recorder:
         self._tracker = tracker
         self._progress_file = progress_file
         self._progress_at = 0.0
-        # Unbuffered: a line is in the file when log() returns, whatever kills the process next.
-        self._metrics = (folder / "metrics.jsonl").open("ab", buffering=0)
-        self._rows = (folder / "rows.jsonl").open("ab", buffering=0)
+        self._metrics = _Lines(folder / "metrics.jsonl")
+        self._rows = _Lines(folder / "rows.jsonl")
         self._checkpoint = folder / "checkpoint.pt"
         # Lines of a killed attempt stay until the task restores its checkpoint or records something new.
         self._fresh = False
@@ -74,18 +79,11 @@ class Recorder:
         """Append one line of metrics. Raises Diverged on NaN or infinity (after writing the finite ones)."""
         self._begin()
         line: dict[str, Any] = {"step": step if isinstance(step, int) else float(step)}
-        bad = []
-        for key, value in metrics.items():
-            plain = _plain(value, key)
-            if isinstance(plain, float) and not math.isfinite(plain):
-                bad.append(key)
-            else:
-                line[key] = plain
-        self._metrics.write(json.dumps(line).encode() + b"\n")
-        if self._tracker is not None:
-            self._tracker.log(line)
-        if bad:
-            raise Diverged(f"step {step}: {', '.join(bad)} is not finite")
+        try:
+            self._write(line | _finite(f"step {step}", metrics))
+        except Diverged as problem:
+            self._write(line | problem.finite)
+            raise
 
     def rows(self, unit: str, table: Any) -> None:
         """Record one row per replicate: a DataFrame, a mapping of columns or a list of mappings."""
@@ -96,16 +94,16 @@ class Recorder:
             raise ValueError(f"rows('{unit}'): columns of different lengths {sorted(lengths)}")
         count = lengths.pop() if lengths else 0
         columns.setdefault("i", list(range(count)))
-        self._rows.write(json.dumps({"unit": unit, "columns": columns}).encode() + b"\n")
+        self._rows.add({"unit": unit, "columns": columns})
 
     def summary(self, **values: Any) -> None:
         """Record scalars of the whole run; None means "never happened". Raises Diverged on NaN or infinity."""
         self._begin()
-        plain = {key: _plain(value, key) for key, value in values.items()}
-        bad = [key for key, value in plain.items() if isinstance(value, float) and not math.isfinite(value)]
-        self.values.update({key: value for key, value in plain.items() if key not in bad})
-        if bad:
-            raise Diverged(f"summary: {', '.join(bad)} is not finite")
+        try:
+            self.values |= _finite("summary", values)
+        except Diverged as problem:
+            self.values |= problem.finite
+            raise
 
     def track(self, iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
         """Iterate with progress; raises DeadlineReached (status ``timeout``) when the run's time is used up."""
@@ -128,7 +126,7 @@ class Recorder:
         record = {
             "state": dict(state),
             "fingerprint": self._fingerprint,
-            "sizes": (_size(self._metrics), _size(self._rows)),
+            "sizes": (self._metrics.size(), self._rows.size()),
             "values": dict(self.values),
         }
         spare = self.dir / ".checkpoint.pt"
@@ -137,16 +135,12 @@ class Recorder:
 
     def restore(self) -> dict[str, Any] | None:
         """Return the last checkpoint's state (metrics are cut back to it), or None for a fresh start."""
-        if self._fresh or not self._checkpoint.exists():
-            return None
-        import torch
-
-        record = torch.load(self._checkpoint, weights_only=False)
-        if record["fingerprint"] != self._fingerprint:  # written by other code: start afresh
+        record = None if self._fresh else self._read_checkpoint()
+        if record is None:
             return None
         self._fresh = True
-        self._metrics.truncate(record["sizes"][0])
-        self._rows.truncate(record["sizes"][1])
+        self._metrics.cut(record["sizes"][0])
+        self._rows.cut(record["sizes"][1])
         self.values = dict(record["values"])
         state: dict[str, Any] = record["state"]
         return state
@@ -193,13 +187,10 @@ class Recorder:
     # -- what the harness calls ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the files; an empty table file is not kept."""
+        """Close the files."""
         self._begin()
-        empty = _size(self._rows) == 0
         self._metrics.close()
         self._rows.close()
-        if empty:
-            (self.dir / "rows.jsonl").unlink(missing_ok=True)
 
     def finish(self) -> None:
         """The run is a result: its checkpoint has served."""
@@ -209,9 +200,22 @@ class Recorder:
         """Start with empty files, unless a checkpoint was restored."""
         if not self._fresh:
             self._fresh = True
-            self._metrics.truncate(0)
-            self._rows.truncate(0)
+            self._metrics.cut(0)
+            self._rows.cut(0)
             self._checkpoint.unlink(missing_ok=True)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._metrics.add(line)
+        if self._tracker is not None:
+            self._tracker.log(line)
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        if not self._checkpoint.exists():
+            return None
+        import torch
+
+        record: dict[str, Any] = torch.load(self._checkpoint, weights_only=False)
+        return record if record["fingerprint"] == self._fingerprint else None  # None: other code wrote it
 
     def _seed_of(self, name: str, i: int) -> int:
         text = f"{self.seed}\0{name}\0{i}".encode()
@@ -225,8 +229,80 @@ class Recorder:
                 self._progress_file = None
 
 
-def _size(file: Any) -> int:
-    return os.fstat(file.fileno()).st_size
+class SilentRecorder(Recorder):
+    """What ranks other than 0 get: the same interface and the same draws, nothing written."""
+
+    def log(self, step: int | float, **metrics: Any) -> None:
+        """Check the values as rank 0 does, so that all ranks stop together where all see the same values."""
+        _finite(f"step {step}", metrics)
+
+    def rows(self, unit: str, table: Any) -> None:
+        """Nothing: rank 0 records."""
+
+    def summary(self, **values: Any) -> None:
+        """Check the values as rank 0 does."""
+        self.values |= _finite("summary", values)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Nothing: rank 0 writes the checkpoint (its state is that of all)."""
+
+    def restore(self) -> dict[str, Any] | None:
+        """The checkpoint that rank 0 restores too."""
+        record = self._read_checkpoint()
+        if record is None:
+            return None
+        self.values = dict(record["values"])
+        state: dict[str, Any] = record["state"]
+        return state
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _begin(self) -> None:
+        """Files are rank 0's."""
+
+
+def _finite(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON scalars; raises Diverged, with the finite ones in ``.finite``, if any is not finite."""
+    plain = {key: _plain(value, key) for key, value in values.items()}
+    bad = [key for key, value in plain.items() if isinstance(value, float) and not math.isfinite(value)]
+    if bad:
+        problem = Diverged(f"{where}: {', '.join(bad)} is not finite")
+        problem.finite = {key: value for key, value in plain.items() if key not in bad}
+        raise problem
+    return plain
+
+
+class _Lines:
+    """A file of JSON lines, made when its first line comes (on many disks a file costs more than its content)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: io.FileIO | None = None
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a line, unbuffered: it is in the file when this returns, whatever kills the process next."""
+        if self._file is None:
+            self._file = io.FileIO(self.path, "ab")
+        self._file.write(json.dumps(record).encode() + b"\n")
+
+    def size(self) -> int:
+        """Bytes written so far, by this attempt or an earlier one."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Keep the first ``size`` bytes; none of them: no file."""
+        if size:
+            os.truncate(self.path, size)
+        else:
+            self.close()
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file; another line opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _plain(value: Any, key: str) -> Any:
