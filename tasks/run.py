@@ -23,6 +23,9 @@ class Run(Protocol):
         dtype: floating-point type asked for, or None for the task's own choice.
         dir: the run's folder, for files a later run needs.
         deadline: value of `time.monotonic()` at which the run ends, or None.
+        rank, ranks: this process's rank and their number (0 and 1 unless the run is distributed). Every rank calls
+            `Task.evaluate` and draws the same numbers; what rank 0 records is the run's, the others stay silent.
+            A task that can be distributed has `ranks` among its `resources`.
     """
 
     seed: int
@@ -30,6 +33,8 @@ class Run(Protocol):
     dtype: "torch.dtype | None"
     dir: Path
     deadline: float | None
+    rank: int
+    ranks: int
 
     def log(self, *, step: int, **metrics: float) -> None:
         """Append one line of metrics (at most about 300 lines a run).

@@ -32,6 +32,7 @@ class FakeRun:
         self.dtype = dtype
         self.dir = folder or Path(tempfile.mkdtemp(prefix="fake-run-"))
         self.deadline: float | None = None
+        self.rank, self.ranks = 0, 1
         self.metrics: list[dict[str, float]] = []
         self.tables: dict[str, pd.DataFrame] = {}
         self.summaries: dict[str, Any] = {}
