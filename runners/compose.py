@@ -134,11 +134,13 @@ def compose_run(
     triples: Callable[[str], list[Triple]],
     *,
     where: str = "",
+    ranks: int | None = None,
 ) -> Config:
     """Compose one run's resolved config.
 
     ``method`` is a name, or a list of names for a panel. ``triples(method name)`` gives (path, value, place) leaves
     to set, later ones win; a text set onto a group's node picks another option of that group; ``+path`` adds a key.
+    ``ranks`` is what a launcher gives to tasks that can be distributed (those with ``resources.ranks``).
     Raises ConfigError naming the place, the key and the nearest valid name.
     """
     members = method if isinstance(method, list) else [method]
@@ -152,6 +154,12 @@ def compose_run(
         check_option("method", name, where)
     configs = [_compose_one(name, task, triples(name), where) for name in members]
     config = configs[0]
+    declared = (config["task"].get("resources") or {}).get("ranks")
+    asked = any(path == "ranks" for path, _, _ in triples(members[0]))
+    if declared is not None and not asked:
+        config["ranks"] = ranks or int(declared)
+    if not (isinstance(config["ranks"], int) and config["ranks"] >= 1):
+        raise ConfigError(f"{at}ranks={config['ranks']!r}: expected a whole number of at least 1")
     if isinstance(method, list):
         config["method"] = {"_panel_": {c["method"]["_name_"]: c["method"] for c in configs}}
     return config

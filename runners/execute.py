@@ -192,7 +192,7 @@ class Executor:
             }
             write_atomic(folder / "result.json", json.dumps(result))
             recorder.finish()
-        elif status not in ("done", "diverged") and not (folder / "failure.json").exists():
+        elif status not in ("done", "diverged") and not _settled(folder):
             where = f"rank {rank}: " if ranks > 1 else ""
             self.store.record_failure(config, run_id, status, where + error, detail)
         if tracker is not None:
@@ -209,6 +209,11 @@ class Executor:
             return None
         factory = build.build(self.tracker | {"_partial_": True}, "tracker", resolve_run=self._finished_run)
         return factory(config=config, run_id=run_id, labels=labels, folder=folder)
+
+
+def _settled(folder: Path) -> bool:
+    """Whether another rank has already recorded how the run ended."""
+    return any((folder / name).exists() for name in ("result.json", "failure.json"))
 
 
 def _all_arrived() -> None:

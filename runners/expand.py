@@ -60,7 +60,10 @@ class Overrides:
 class Expander:
     """Expands one paper at one scale."""
 
-    def __init__(self, paper: Paper, scale: str, overrides: Overrides | None = None):
+    def __init__(
+        self, paper: Paper, scale: str, overrides: Overrides | None = None, ranks: int | None = None
+    ):
+        self.ranks = ranks  # what the launcher gives to tasks that can be distributed
         self.paper = paper
         self.scale = scale
         self.overrides = overrides or Overrides()
@@ -232,7 +235,9 @@ class Expander:
                     found.append((path, value, where))
             return found
 
-        config = compose.compose_run(coordinates["method"], coordinates["task"], triples, where=place)
+        config = compose.compose_run(
+            coordinates["method"], coordinates["task"], triples, where=place, ranks=self.ranks
+        )
         build.check_pair(config)
         shown = {key: _label(value) for key, value in coordinates.items()}
         return Cell(experiment, shown, config, sources=sources)

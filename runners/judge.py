@@ -210,7 +210,7 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
         committed = {entry["id"]: entry for entry in published["claims"] + published["findings"]}
     table = Table(title=f"{verdicts['paper']} at scale {verdicts['scale']}", title_justify="left")
     for column in ("", "claim", "expected", "ours", "95% interval", "paper", "units", "verdict", "committed"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("ours", "verdict", "units"))
     for kind in ("claims", "findings"):
         for entry in verdicts[kind]:
             low, high = number(entry.get("low")), number(entry.get("high"))
@@ -227,7 +227,8 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
             )
         if kind == "claims" and verdicts["findings"]:
             table.add_section()
-    Console().print(table)
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 140)
 
 
 def number(value: Any) -> str:

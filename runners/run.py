@@ -49,16 +49,18 @@ def run(arguments: list[str]) -> int:
     again = cli.flag(options, "again")
     stale = cli.take(options, "stale", "rerun", ("rerun", "keep"))
     tracker = _tracker(options)
-    options.pop("launcher", None)
-    config, run_id = _stored(options) if "id" in options else (_compose(options), None)
+    ranks = _ranks(options)
+    config, run_id = _stored(options) if "id" in options else (_compose(options, ranks), None)
     return _execute(config, again=again or run_id is not None, stale=stale, tracker=tracker)
 
 
 def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[str, Any] | None) -> int:
     from runners import build, provenance
     from runners.execute import Executor
+    from runners.group import check_devices
 
     provenance.limit_threads(1)
+    check_devices(config)
     build.check_pair(config)
     build.check(config["method"], "method", top=True)
     build.check(config["task"], "task", top=True)
@@ -83,7 +85,18 @@ def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[s
     return 0 if outcome.status in ("done", "diverged") else 1
 
 
-def _compose(options: dict[str, str]) -> dict[str, Any]:
+def _ranks(options: dict[str, str]) -> int | None:
+    """Ranks that a launcher gives to a task that can be distributed."""
+    from runners.compose import check_option
+    from runners.reproduce import group_config
+
+    name = check_option("launcher", options.pop("launcher", "local"))
+    leaves = {key: options.pop(key) for key in list(options) if key.startswith("launcher.")}
+    ranks: int | None = group_config("launcher", name, leaves).get("nproc")
+    return ranks
+
+
+def _compose(options: dict[str, str], ranks: int | None) -> dict[str, Any]:
     from runners.compose import compose_run
 
     for key in ("method", "task"):
@@ -101,7 +114,7 @@ def _compose(options: dict[str, str]) -> dict[str, Any]:
         ):
             raise ConfigError(f"unknown option '{key}'{nearest(key, (*OPTIONS, 'method.', 'task.'))}")
         triples.append((key, cli.value_of(text, key), ""))
-    return compose_run(members, task, lambda _: triples)
+    return compose_run(members, task, lambda _: triples, ranks=ranks)
 
 
 def _stored(options: dict[str, str]) -> tuple[dict[str, Any], str]:

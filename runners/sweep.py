@@ -17,6 +17,7 @@ from runners import build, places, provenance
 from runners.errors import ConfigError, StoreError
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
+from runners.group import check_devices
 from runners.identity import digest
 from runners.launchers import Job, Settings
 from runners.live import Board
@@ -42,7 +43,7 @@ class Sweep:
     ):
         self.paper, self.scale = paper, scale
         self.overrides = overrides or Overrides()
-        self.expander = Expander(paper, scale, self.overrides)
+        self.expander = Expander(paper, scale, self.overrides, ranks=launcher.get("nproc"))
         self.root = root or places.outputs()
         self.store = Store(self.root)
         self.settings = Settings(self.root, tracker, stale, fail_fast=fail_fast)
@@ -92,6 +93,8 @@ class Sweep:
                 continue  # its configs exist once the runs it needs do
             cells = [cell for cell, _, _ in self.expander.tuning(name)] + self.expander.judged(name)
             for cell in cells:
+                if self.launcher_config.get("_target_", "").startswith("runners.launchers.local"):
+                    check_devices(cell.config)
                 for part in ("method", "task"):
                     shape = digest(_shape(cell.config[part]))
                     if shape not in checked:

@@ -19,6 +19,7 @@ from runners import provenance
 from runners.errors import StoreError
 from runners.execute import Outcome
 from runners.fingerprint import targets
+from runners.group import count_gpus
 from runners.launchers import Job, Settings, Watcher, worker
 from runners.store import Store
 
@@ -27,12 +28,26 @@ GRACE_SECONDS = 60.0  # after its own deadline a run may still write its checkpo
 
 
 class Local:
-    """See the module. ``workers``: processes (None: one per core); ``memory_gb``: shared by runs that ask for some."""
+    """See the module.
 
-    def __init__(self, workers: int | None = None, memory_gb: float | None = None):
+    Args:
+        workers: processes (None: one per core); a run of several ranks takes as many of them.
+        memory_gb: memory shared by the runs that ask for some (None: 90% of the machine's).
+        gpus: GPU numbers to use (None: those that are visible).
+        per_gpu: runs that share one GPU.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        memory_gb: float | None = None,
+        gpus: list[int] | None = None,
+        per_gpu: int = 1,
+    ):
         self.workers = workers or len(os.sched_getaffinity(0))
         total = provenance.hardware()["memory_gb"] or 4.0
         self.memory_gb = memory_gb or 0.9 * total
+        self.gpus, self.per_gpu = gpus, per_gpu
         self._pool: pebble.ProcessPool | None = None
         self._made_for: tuple[Any, ...] = ()
 
@@ -73,6 +88,19 @@ class Local:
         return _Sweep(self, jobs, settings, watcher, self._workers(jobs, settings)).run()
 
 
+class Torchrun(Local):
+    """Local launcher whose distributable tasks run on ``nproc`` ranks; other runs are dealt out over as many."""
+
+    def __init__(
+        self,
+        nproc: int = 2,
+        memory_gb: float | None = None,
+        gpus: list[int] | None = None,
+        per_gpu: int = 1,
+    ):
+        super().__init__(workers=nproc, memory_gb=memory_gb, gpus=gpus, per_gpu=per_gpu)
+
+
 class _Sweep:
     def __init__(
         self,
@@ -89,6 +117,8 @@ class _Sweep:
         self.busy: list[tuple[float, Job]] = []  # another process has them: look again later
         self.flying: dict[concurrent.futures.Future[Any], Job] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.gpu_load = dict.fromkeys(local.gpus if local.gpus is not None else range(count_gpus()), 0)
+        self.gpus_of: dict[str, tuple[int, ...]] = {}
 
     def run(self) -> dict[str, Outcome]:
         try:
@@ -124,20 +154,43 @@ class _Sweep:
             self._submit(self.exclusive.popleft())
 
     def _room(self, job: Job) -> bool:
-        asked = float(job.resources.get("memory_gb") or 0)
-        used = sum(float(other.resources.get("memory_gb") or 0) for other in self.flying.values())
-        if asked and len(self.flying) >= self.local.workers:
-            return False
-        return not self.flying or used + asked <= self.local.memory_gb
+        if not self.flying:
+            return True
+        memory = [float(other.resources.get("memory_gb") or 0) for other in (job, *self.flying.values())]
+        ranks = [_ranks(other) for other in (job, *self.flying.values())]
+        alone = not memory[0] and max(ranks) == 1 and not _gpus_asked(job)  # a plain run: may wait in hand
+        return (
+            (alone or sum(ranks) <= self.local.workers)
+            and sum(memory) <= self.local.memory_gb
+            and self._choose_gpus(job) is not None
+        )
+
+    def _choose_gpus(self, job: Job) -> tuple[int, ...] | None:
+        """The least loaded GPUs for a run, or None if too few are free."""
+        asked = _gpus_asked(job)
+        free = sorted((load, gpu) for gpu, load in self.gpu_load.items() if load < self.local.per_gpu)
+        return tuple(sorted(gpu for _, gpu in free[:asked])) if len(free) >= asked else None
 
     def _submit(self, job: Job) -> None:
+        gpus = self._choose_gpus(job)
+        if gpus is None:
+            asked, have = _gpus_asked(job), len(self.gpu_load)
+            error = f"asks for {asked} GPUs, this machine has {have}"
+            self.outcomes[job.id] = self._lost(job, "failed", error)
+            self.watcher.ended(job, self.outcomes[job.id])
+            return
+        for gpu in gpus:
+            self.gpu_load[gpu] += 1
+        self.gpus_of[job.id] = gpus
         hours = job.resources.get("hours")
-        arguments = (job.config, job.id, job.fingerprint, job.labels, job.artifact, self.settings.again)
+        arguments = (job.config, job.id, job.fingerprint, job.labels, job.artifact, self.settings.again, gpus)
         timeout = 3600 * hours + GRACE_SECONDS if hours else None
         future = self.pool.schedule(worker.work, args=arguments, timeout=timeout)
         self.flying[future] = job
 
     def _ended(self, job: Job, future: concurrent.futures.Future[Any]) -> None:
+        for gpu in self.gpus_of.pop(job.id, ()):
+            self.gpu_load[gpu] -= 1
         try:
             outcome = Outcome(**future.result())
         except concurrent.futures.TimeoutError:
@@ -179,3 +232,14 @@ class _Sweep:
             if name in ids:
                 found[name] = (int(done), int(total))
         return found
+
+
+def _ranks(job: Job) -> int:
+    return int(job.config.get("ranks") or 1) if not job.artifact else 1
+
+
+def _gpus_asked(job: Job) -> int:
+    """GPUs a run needs: one per rank on a cuda device, unless its resources say more."""
+    if job.artifact or not str(job.config.get("device") or "cpu").startswith("cuda"):
+        return 0
+    return max(_ranks(job), int(job.resources.get("gpus") or 0))

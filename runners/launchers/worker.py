@@ -24,13 +24,21 @@ def start(root: str, tracker: dict[str, Any] | None, stale: str) -> None:
 
 
 def work(
-    config: dict[str, Any], run_id: str, fingerprint: str, labels: dict[str, str], artifact: bool, again: bool
+    config: dict[str, Any],
+    run_id: str,
+    fingerprint: str,
+    labels: dict[str, str],
+    artifact: bool,
+    again: bool,
+    gpus: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Execute one job; returns the outcome as a dictionary."""
     assert _executor is not None
     if artifact:
         return _prepare(config, run_id)
-    outcome = _executor.run(config, run_id=run_id, fingerprint=fingerprint, labels=labels, again=again)
+    outcome = _executor.run(
+        config, run_id=run_id, fingerprint=fingerprint, labels=labels, again=again, gpus=gpus
+    )
     return outcome.as_dict()
 
 
