@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -25,12 +23,16 @@ def results() -> Path:
 @lru_cache(maxsize=1)
 def plugin_packages() -> tuple[str, ...]:
     """Packages that add methods and tasks from outside (entry point group ``reprise.plugins``)."""
+    import importlib.metadata  # a third of the start-up time of a command, so only where it is needed
+
     return tuple(sorted({point.value for point in importlib.metadata.entry_points(group="reprise.plugins")}))
 
 
 @lru_cache(maxsize=1)
 def conf_roots() -> tuple[Path, ...]:
     """Configuration folders, ours first: ``conf/``, each plug-in package's ``conf/``, ``$REPRISE_CONF``."""
+    import importlib.util
+
     roots = [HOME / "conf"]
     for package in plugin_packages():
         spec = importlib.util.find_spec(package)
