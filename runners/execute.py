@@ -16,7 +16,7 @@ from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
-from runners.recorder import DeadlineReached, Diverged, Recorder, SilentRecorder
+from runners.recorder import STOP_FILE, DeadlineReached, Diverged, Recorder, SilentRecorder, Stopped
 from runners.store import Store, write_atomic
 
 Config = dict[str, Any]
@@ -79,7 +79,7 @@ class Executor:
             hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
             if hit.state == "finished" and hit.result and not again:  # finished while we waited for the claim
                 return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
-            for name in ("result.json", "failure.json"):
+            for name in ("result.json", "failure.json", STOP_FILE):
                 (folder / name).unlink(missing_ok=True)
             write_atomic(folder / "config.yaml", dump_yaml(config))
             hours = (config["task"].get("resources") or {}).get("hours")
@@ -168,6 +168,8 @@ class Executor:
                 status, error = "diverged", str(problem)
             except DeadlineReached as problem:
                 status, error = "timeout", str(problem)
+            except Stopped as problem:
+                status, error = "interrupted", str(problem)
             except Exception as problem:
                 status, detail = "failed", traceback.format_exc()
                 error = (

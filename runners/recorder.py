@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 0.5
+CHECKPOINT_SECONDS = float(os.environ.get("REPRISE_CHECKPOINT_SECONDS", "60"))
+STOP_FILE = "stop"  # appears in a run's folder when it should save and stop
+STOP_GRACE_SECONDS = 20.0  # a run that saves no checkpoint stops this long after the stop file is seen
 
 
 class Diverged(FloatingPointError):
     """A metric became NaN or infinite: the run ends with status ``diverged``, which is a result."""
 
     finite: dict[str, Any]  # the metrics beside it that are finite
+
+
+class Stopped(Exception):
+    """The machine is about to be taken away (pre-emption, Ctrl-C): the run goes on from its checkpoint later."""
 
 
 class DeadlineReached(Exception):
@@ -65,6 +72,9 @@ class Recorder:
         self._tracker = tracker
         self._progress_file = progress_file
         self._progress_at = 0.0
+        self._saved_at = time.monotonic()
+        self._stop_seen: float | None = None
+        self._looked_at = 0.0
         self._metrics = _Lines(folder / "metrics.jsonl")
         self._rows = _Lines(folder / "rows.jsonl")
         self._checkpoint = folder / "checkpoint.pt"
@@ -113,13 +123,20 @@ class Recorder:
             now = time.monotonic()
             if self.deadline is not None and now > self.deadline:
                 raise DeadlineReached(f"out of time after {index} of {total or '?'} steps")
+            if self._stopping(now) and now - (self._stop_seen or now) > STOP_GRACE_SECONDS:
+                raise Stopped("told to stop")
             if now - self._progress_at >= PROGRESS_SECONDS:
                 self._progress_at = now
                 self._show(index, total)
             yield item
 
+    def due(self) -> bool:
+        """Whether a checkpoint is due: the last one is a minute old, or the run is told to stop."""
+        now = time.monotonic()
+        return now - self._saved_at >= CHECKPOINT_SECONDS or self._stopping(now)
+
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, atomically; recorded metrics up to here belong to it."""
+        """Write a checkpoint, atomically; recorded metrics up to here belong to it. Stops a run told to stop."""
         import torch
 
         self._begin()
@@ -132,6 +149,7 @@ class Recorder:
         spare = self.dir / ".checkpoint.pt"
         torch.save(record, spare)
         os.replace(spare, self._checkpoint)
+        self._after_save()
 
     def restore(self) -> dict[str, Any] | None:
         """Return the last checkpoint's state (metrics are cut back to it), or None for a fresh start."""
@@ -217,6 +235,19 @@ class Recorder:
         record: dict[str, Any] = torch.load(self._checkpoint, weights_only=False)
         return record if record["fingerprint"] == self._fingerprint else None  # None: other code wrote it
 
+    def _stopping(self, now: float) -> bool:
+        """Whether the stop file is there (looked for twice a second at most)."""
+        if self._stop_seen is None and now - self._looked_at >= PROGRESS_SECONDS:
+            self._looked_at = now
+            if (self.dir / STOP_FILE).exists():
+                self._stop_seen = now
+        return self._stop_seen is not None
+
+    def _after_save(self) -> None:
+        self._saved_at = time.monotonic()
+        if self._stop_seen is not None:
+            raise Stopped("saved a checkpoint and stopped, as told")
+
     def _seed_of(self, name: str, i: int) -> int:
         text = f"{self.seed}\0{name}\0{i}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
@@ -245,6 +276,7 @@ class SilentRecorder(Recorder):
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Nothing: rank 0 writes the checkpoint (its state is that of all)."""
+        self._after_save()
 
     def restore(self) -> dict[str, Any] | None:
         """The checkpoint that rank 0 restores too."""

@@ -57,6 +57,13 @@ class Run(Protocol):
     def track(self, iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
         """Iterate with progress; ends the run at its deadline."""
 
+    def due(self) -> bool:
+        """Whether a checkpoint is due: the last one is a minute old, or the machine is about to be taken away.
+
+        The idiom is ``if run.due(): run.save(state)`` inside the loop; `save` then ends a run that must stop.
+        Ranks agree when the task asks on rank 0 and broadcasts the answer.
+        """
+
     def save(self, state: dict[str, Any]) -> None:
         """Write a checkpoint, atomically, in place of the last one."""
 

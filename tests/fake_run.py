@@ -33,6 +33,7 @@ class FakeRun:
         self.dir = folder or Path(tempfile.mkdtemp(prefix="fake-run-"))
         self.deadline: float | None = None
         self.rank, self.ranks = 0, 1
+        self.always_due = False
         self.metrics: list[dict[str, float]] = []
         self.tables: dict[str, pd.DataFrame] = {}
         self.summaries: dict[str, Any] = {}
@@ -64,6 +65,9 @@ class FakeRun:
         yield from iterable if self.stop_after is None else itertools.islice(iterable, self.stop_after)
         if self.stop_after is not None:
             raise KeyboardInterrupt
+
+    def due(self) -> bool:
+        return self.always_due
 
     def save(self, state: dict[str, Any]) -> None:
         self._saved, self._logged_at_save = copy.deepcopy(state), len(self.metrics)
