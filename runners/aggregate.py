@@ -193,12 +193,12 @@ def profile(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) 
         top = float(finite[-1]) * 1.05 if len(finite) else 2.0
         steps = np.unique(np.append(finite, [1.0, top]))
         grid = _grid([steps], log=True)
-        for name in matrix:
+        for name in costs:
             solved = ratios[name].to_numpy()
             rows = [_center((solved <= x).astype(float), "proportion") for x in grid]
             middle, low, high = (np.array(part, dtype=float) for part in zip(*rows, strict=True))
             count = np.full(len(grid), len(solved))
-            lines.append(Line(panel, str(name), list(grid), middle, low, high, count, runs=len(solved)))
+            lines.append(Line(panel, name, list(grid), middle, low, high, count, runs=len(solved)))
     return lines
 
 

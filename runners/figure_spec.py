@@ -55,3 +55,21 @@ def one_of(at: str, name: str, value: Any, options: Iterable[str]) -> None:
         raise ConfigError(
             f"{at}: {name} '{value}' is none of {', '.join(options)}{nearest(str(value), options)}"
         )
+
+
+def methods(paper: dict[str, Any]) -> list[str]:
+    """Every method of a paper's experiments in their order; colours follow it."""
+    found: dict[str, None] = {}
+
+    def collect(value: Any) -> None:
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, list):
+                collect(part)
+            elif part is not None:
+                found.setdefault(str(part))
+
+    for experiment in (paper.get("experiments") or {}).values():
+        grids = (experiment or {}).get("grid") or {}
+        for grid in grids if isinstance(grids, list) else [grids]:
+            collect(grid.get("method"))
+    return list(found)

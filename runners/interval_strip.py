@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
-NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf)"
+from runners.errors import ConfigError
+from runners.expectation import parse_region
 
 
 def region(expect: Any) -> tuple[float, float] | None:
     """The values that an expectation admits: ``">= 1.5"`` is (1.5, inf); None where it is no range."""
-    text = str(expect or "").replace("≥", ">=").replace("≤", "<=").strip()
-    found = re.fullmatch(rf"(>=|>|<=|<|==?)\s*{NUMBER}", text)
-    if found:
-        value = float(found[2])
-        if found[1].startswith(">"):
-            return value, math.inf
-        return (-math.inf, value) if found[1].startswith("<") else (value, value)
-    found = re.fullmatch(rf"in\s*[\[(]\s*{NUMBER}\s*,\s*{NUMBER}\s*[\])]", text)
-    return (float(found[1]), float(found[2])) if found else None
+    text = str(expect or "").removeprefix("exact:").removeprefix("population:").strip()
+    try:
+        found = parse_region("expect", text)
+    except ConfigError:
+        return None
+    return found.low, found.high
 
 
 def number(value: Any) -> float | None:

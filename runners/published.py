@@ -19,6 +19,7 @@ from typing import Any
 from runners import yamls
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "shown", "not run")
+SYMBOLS = dict(zip(VERDICTS, "✓✗?○–", strict=True))
 JUDGED = VERDICTS[:3]
 SCALES = ("paper", "laptop", "smoke")
 STATUSES = ("done", "diverged", "failed", "timeout", "interrupted")
@@ -64,6 +65,7 @@ class Statement:
     says: str
     spec: dict[str, Any]
     at: dict[str, dict[str, Any]] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
 
     @property
     def scale(self) -> str | None:
@@ -117,6 +119,15 @@ class Paper:
     def counts(self) -> Counter[str]:
         """Claims by verdict."""
         return Counter(claim.verdict for claim in self.claims)
+
+    def judged(self, scale: str) -> int:
+        """How many claims a scale judged."""
+        return sum(claim.at.get(scale, {}).get("verdict") in JUDGED for claim in self.claims)
+
+    @property
+    def main(self) -> Scale | None:
+        """The scale that judged most claims; the larger of equals."""
+        return self.scales[max(self.scales, key=self.judged)] if self.scales else None
 
     @property
     def cpu_seconds(self) -> float:
@@ -192,7 +203,25 @@ def assemble(slug: str, spec: dict[str, Any], scales: dict[str, Scale]) -> Paper
                 )
                 statement.at[name] = entry
         groups[key] = list(found.values())
+    for statement in (*groups["claims"], *groups["findings"]):
+        statement.not_run = _reasons(statement, spec, scales)
     return Paper(slug, spec, scales, groups["claims"], groups["findings"])
+
+
+def _reasons(statement: Statement, spec: dict[str, Any], scales: dict[str, Scale]) -> dict[str, str]:
+    """Scale -> why the statement's experiment does not run there, as its YAML or its results say."""
+    name = statement.best.get("experiment") or statement.spec.get("experiment")
+    found = {}
+    planned = ((spec.get("experiments") or {}).get(name) or {}).get("scale") or {}
+    for scale in ordered({*planned, *scales}):
+        entry = planned.get(scale) or {}
+        reason = entry.get("not_run") if isinstance(entry, dict) else None
+        if scale in scales and statement.at.get(scale, {}).get("verdict") in (None, "not run"):
+            done = (scales[scale].verdicts.get("experiments") or {}).get(name) or {}
+            reason = done.get("not_run") or reason
+        if reason:
+            found[scale] = str(reason)
+    return found
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -202,19 +231,30 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def run_cells(folder: Path) -> list[dict[str, Any]]:
-    """Runs of ``runs.csv`` counted per experiment, method and task, with statuses and seconds summed."""
+    """Published runs counted per experiment, method and task, with statuses and seconds summed."""
+    names = ("experiment", "method", "task")
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in read_csv(folder / "runs.csv"):
-        key = tuple(row.get(name) or "" for name in ("experiment", "method", "task"))
+    for row in read_runs(folder):
+        key = tuple(str(row.get(name) or "") for name in names)
         cell = cells.setdefault(key, {"runs": 0, "seconds": 0.0, "statuses": Counter()})
         cell["runs"] += 1
         cell["statuses"][row.get("status") or "done"] += 1
-        try:
-            cell["seconds"] += float(row.get("seconds") or 0)
-        except ValueError:
-            continue
-    names = ("experiment", "method", "task")
+        cell["seconds"] += float(row.get("seconds") or 0)
     return [dict(zip(names, key, strict=True)) | cell for key, cell in cells.items()]
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """Rows of ``runs.csv``, or of ``runs.parquet`` where there are many (only the columns needed here)."""
+    if not (folder / "runs.parquet").is_file():
+        return list(read_csv(folder / "runs.csv"))
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(folder / "runs.parquet")
+    wanted = ("experiment", "method", "task", "status", "seconds")
+    rows: list[dict[str, Any]] = file.read(
+        [name for name in wanted if name in file.schema_arrow.names]
+    ).to_pylist()
+    return rows
 
 
 def read_csv(path: Path, limit: int | None = None) -> list[dict[str, str]]:
