@@ -73,10 +73,16 @@ def run_group(
         "progress_file": str(progress_file) if progress_file else None,
     }
     write_atomic(folder / "group.json", json.dumps(spec))
+    agent(config, folder, gpus=gpus)
+
+
+def agent(config: Config, folder: Path, *, gpus: Sequence[int] = (), log: str = "group.log") -> None:
+    """Run this node's torch-elastic agent to its end; its output goes to a file in the run's folder."""
     resources = config["task"].get("resources") or {}
+    nodes = int(os.environ.get("REPRISE_NODES") or 1)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", *_rendezvous()),
-        f"--nproc-per-node={int(config.get('ranks') or 1)}",
+        *(sys.executable, "-m", "torch.distributed.run", *_rendezvous(nodes)),
+        f"--nproc-per-node={-(-int(config.get('ranks') or 1) // nodes)}",
         f"--max-restarts={int(resources.get('restarts', DEFAULT_RESTARTS))}",
         "--monitor-interval=0.2",
         *("--module", "runners.rank", str(folder / "group.json")),
@@ -84,9 +90,9 @@ def run_group(
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-    with (folder / "group.log").open("wb") as log:
+    with (folder / log).open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
         )
         try:
             process.wait()
@@ -96,9 +102,8 @@ def run_group(
             raise
 
 
-def _rendezvous() -> list[str]:
+def _rendezvous(nodes: int) -> list[str]:
     """A rendezvous of the group's own: on this machine, or over the nodes of a cluster allocation."""
-    nodes = int(os.environ.get("REPRISE_NODES") or 1)
     if nodes == 1:
         return ["--standalone", "--nnodes=1"]
     endpoint = os.environ["REPRISE_RENDEZVOUS"]

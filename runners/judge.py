@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,8 +228,7 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
             )
         if kind == "claims" and verdicts["findings"]:
             table.add_section()
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 140)
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 
 def number(value: Any) -> str:

@@ -19,8 +19,7 @@ from typing import Any
 from runners import places
 
 # Libraries whose version can change a number; recorded if a run has loaded them.
-WATCHED = tuple(
-    [
+WATCHED = (
         "torch",
         "numpy",
         "scipy",
@@ -46,8 +45,7 @@ WATCHED = tuple(
         "skfolio",
         "optax",
         "statsmodels",
-    ]
-)
+    )
 _DISTRIBUTION = {"sklearn": "scikit-learn"}
 
 

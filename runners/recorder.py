@@ -131,9 +131,15 @@ class Recorder:
             yield item
 
     def due(self) -> bool:
-        """Whether a checkpoint is due: the last one is a minute old, or the run is told to stop."""
+        """Whether a checkpoint is due: the last one is a minute old, or the run is told to stop. Ranks agree."""
         now = time.monotonic()
-        return now - self._saved_at >= CHECKPOINT_SECONDS or self._stopping(now)
+        stop = self._stopping(now)
+        due = stop or now - self._saved_at >= CHECKPOINT_SECONDS
+        if self.ranks > 1:
+            due, stop = _from_rank_0(due, stop, self.device)
+            if stop and self._stop_seen is None:
+                self._stop_seen = now
+        return due
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, atomically; recorded metrics up to here belong to it. Stops a run told to stop."""
@@ -292,6 +298,15 @@ class SilentRecorder(Recorder):
 
     def _begin(self) -> None:
         """Files are rank 0's."""
+
+
+def _from_rank_0(due: bool, stop: bool, device: torch.device) -> tuple[bool, bool]:
+    import torch
+    import torch.distributed as dist
+
+    flags = torch.tensor([due, stop], dtype=torch.int32, device=device)
+    dist.broadcast(flags, src=0)
+    return bool(flags[0]), bool(flags[1])
 
 
 def _finite(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,10 +130,32 @@ def group_config(group: str, name: str, leaves: dict[str, str]) -> dict[str, Any
     path = places.option_file(group, name)
     assert path is not None
     tree = {group: yamls.load(path)}
+    if group == "launcher":
+        for key, value in _cluster_profile(name).items():
+            set_leaf(tree, f"launcher.{key}", value, str(cluster_file()))
     for key, text in leaves.items():
         set_leaf(tree, key, cli.value_of(text, key), "command line")
     node: dict[str, Any] = tree[group]
     return node
+
+
+def cluster_file() -> Path:
+    """The user's own launcher values: ``$REPRISE_CLUSTER``, else ``~/.config/reprise/cluster.yaml``."""
+    import os
+
+    return Path(os.environ.get("REPRISE_CLUSTER") or "~/.config/reprise/cluster.yaml").expanduser()
+
+
+def _cluster_profile(name: str) -> dict[str, Any]:
+    from runners import yamls
+
+    path = cluster_file()
+    profile = (yamls.load(path) or {}) if path.is_file() else {}
+    known = places.options("launcher")
+    for key in profile:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown launcher '{key}'{nearest(str(key), known)}")
+    return dict(profile.get(name) or {})
 
 
 def report(sweep: Sweep, *, publish: bool) -> int:

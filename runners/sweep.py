@@ -195,6 +195,7 @@ class Sweep:
 
     def _launch(self, groups: dict[str, list[Cell]]) -> None:
         jobs: dict[str, Job] = {}
+        known = self._known_seconds() if hasattr(self.launcher, "plan") else {}
         for name, cells in groups.items():
             own = []
             for cell in cells:
@@ -208,7 +209,16 @@ class Sweep:
                     continue
                 labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
                 label = " ".join(str(value) for value in cell.coordinates.values())
-                own.append(Job(cell.id, cell.config, cell.fingerprint, f"{name}: {label}", labels))
+                own.append(
+                    Job(
+                        cell.id,
+                        cell.config,
+                        cell.fingerprint,
+                        f"{name}: {label}",
+                        labels,
+                        seconds=known.get(cell.config["task"]["_name_"]),
+                    )
+                )
                 jobs[cell.id] = own[-1]
             self.board.add(name, own, cached=len(cells) - len(own))
         for problem in self.problems:

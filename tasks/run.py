@@ -61,7 +61,7 @@ class Run(Protocol):
         """Whether a checkpoint is due: the last one is a minute old, or the machine is about to be taken away.
 
         The idiom is ``if run.due(): run.save(state)`` inside the loop; `save` then ends a run that must stop.
-        Ranks agree when the task asks on rank 0 and broadcasts the answer.
+        All ranks ask at the same points of their loops, and get the same answer.
         """
 
     def save(self, state: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ class Job:
     label: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     artifact: bool = False
+    seconds: float | None = None  # what it likely takes, where earlier runs tell
 
     @property
     def resources(self) -> dict[str, Any]:
