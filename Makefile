@@ -29,6 +29,7 @@ help:
 	@echo 'make show-<paper>             its experiments, claims and published verdicts'
 	@echo 'make fetch-<paper>            fetch its data and models'
 	@echo 'make reproduce-<paper>        run, judge, draw   [scale=smoke|laptop|paper] [seeds=20] [launcher=..] [publish=true]'
+	@echo 'make submit-<paper>           send it to a Slurm cluster   [scale=paper] [dry_run=true]; then status-<paper>, cancel-<paper>'
 	@echo 'make verify-<paper>           re-run one seed per cell and compare bitwise'
 	@echo 'make reproduce-all            every paper, one after the other   [scale=..]'
 	@echo 'make compare kind=<kind>      every method of a kind on its tasks   [tasks=a,b]'
@@ -64,6 +65,16 @@ reproduce-%:
 verify-%:
 	@scripts/setup --paper $*
 	@$(PY) -m runners.verify paper=$* $(OPTIONS)
+
+submit-%:
+	@scripts/setup --paper $* slurm
+	@$(PY) -m runners.cluster submit paper=$* $(OPTIONS)
+
+status-%:
+	@$(PY) -m runners.cluster status paper=$* $(OPTIONS)
+
+cancel-%:
+	@$(PY) -m runners.cluster cancel paper=$* $(OPTIONS)
 
 compare:
 	@scripts/setup --papers

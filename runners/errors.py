@@ -28,3 +28,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
 class StoreError(Exception):
     """The store cannot be written (disk full, read-only): the sweep stops, finished runs stay."""
+
+
+class Pending(Exception):
+    """Runs were sent and nobody waits for them: later stages follow when they are done."""

@@ -17,8 +17,8 @@ PLAIN_SECONDS = 15.0
 class Board:
     """Counts jobs per group (experiment) and shows how far they are."""
 
-    def __init__(self, title: str, workers: int, stream: Any = None):
-        self.title, self.workers = title, max(1, workers)
+    def __init__(self, title: str, workers: int, stream: Any = None, quiet: bool = False):
+        self.title, self.workers, self.quiet = title, max(1, workers), quiet
         self.stream = stream or sys.stderr
         self.groups: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
@@ -29,7 +29,7 @@ class Board:
         self._plain_at = self.started
 
     def __enter__(self) -> Board:
-        if self.stream.isatty():
+        if self.stream.isatty() and not self.quiet:
             from rich.console import Console
             from rich.live import Live
 
@@ -108,7 +108,9 @@ class Board:
 
     def _line(self) -> None:
         self._plain_at = time.monotonic()
-        parts = []
+        parts: list[str] = []
+        if self.quiet:
+            return
         for name, entry in self.groups.items():
             extra = "".join(f", {int(entry[k])} {k}" for k in ("cached", "failed", "diverged") if entry[k])
             parts.append(f"{name} {int(entry['done'])}/{int(entry['total'])}{extra}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from runners import artifacts as artifact_nodes
 from runners import build, places, provenance
-from runners.errors import ConfigError, StoreError
+from runners.errors import ConfigError, Pending, StoreError
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
 from runners.group import check_devices
@@ -52,6 +52,7 @@ class Sweep:
         self.cells: dict[str, list[Cell]] = {}
         self.results: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
+        self.jobs: dict[str, Job] = {}  # runs that the store did not have when their stage came
         self.failures: list[str] = []
         self.problems: list[str] = []
         self.skipped: dict[str, str] = {}
@@ -138,13 +139,20 @@ class Sweep:
     # -- running -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Make every run that the store does not have yet."""
+        """Make every run that the store does not have yet.
+
+        Raises Pending where the launcher does not wait: the stages so far are sent, later ones need their results.
+        """
         started = time.monotonic()
         factory = build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)
         waiting = list(self.order)
         with (
             factory() as launcher,
-            Board(f"{self.paper.slug} {self.scale}", getattr(launcher, "workers", 1)) as board,
+            Board(
+                f"{self.paper.slug} {self.scale}",
+                getattr(launcher, "workers", 1),
+                quiet=getattr(launcher, "quiet", False),
+            ) as board,
         ):
             self.board, self.launcher = board, launcher
             while waiting:
@@ -225,6 +233,7 @@ class Sweep:
             self.board._say(problem)
         self.problems.clear()
         self._prepare(jobs)
+        self.jobs |= jobs
         outcomes = self.launcher.launch(list(jobs.values()), self.settings, self.board)
         self.failures += self.board.failures
         self.board.failures = []
@@ -234,6 +243,13 @@ class Sweep:
                 hit = self.store.look(job.config, job.id, None)
                 if hit.result is not None:
                     self.results[job.id] = hit.result
+        self._go_on(jobs)
+
+    def _go_on(self, jobs: dict[str, Job]) -> None:
+        """Raise Pending where runs were sent that nobody waits for."""
+        sent = sum(key not in self.results for key in jobs)
+        if sent and not getattr(self.launcher, "wait", True):
+            raise Pending(f"{sent} runs are not finished yet")
 
     def _prepare(self, jobs: dict[str, Job]) -> None:
         """Build the artifacts that the coming runs ask for, each once, those that others use first."""
@@ -255,6 +271,13 @@ class Sweep:
                 self.board.add("artifacts", preparations)
                 outcomes = self.launcher.launch(preparations, self.settings, self.board)
                 self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
+                self.jobs |= {job.id: job for job in preparations}
+                if (
+                    not getattr(self.launcher, "wait", True)
+                    and not self.board.quiet
+                    and any(shelf.find(j.config) is None for j in preparations)
+                ):
+                    raise Pending(f"{len(preparations)} artifacts are not finished yet")
 
     def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
         """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""

@@ -52,8 +52,6 @@ class Slurm:
         poll_seconds: float = 5.0,
         extra: dict[str, Any] | None = None,
     ):
-        if shutil.which("sbatch") is None:
-            raise ConfigError("launcher=slurm: no sbatch on this machine; run it on the cluster's login node")
         self.partition, self.account, self.qos = partition, account, qos
         self.minutes, self.chunk_minutes, self.chunk_runs = minutes, chunk_minutes, chunk_runs
         self.array_parallelism, self.cpus, self.memory_gb = array_parallelism, cpus, memory_gb
@@ -72,6 +70,8 @@ class Slurm:
         """Send what is not in the queue yet; wait for all of it unless ``wait`` is off."""
         if not jobs:
             return {}
+        if shutil.which("sbatch") is None:
+            raise ConfigError("launcher=slurm: no sbatch on this machine; run it on the cluster's login node")
         ledger = Ledger(settings.root)
         self._send(jobs, settings, ledger)
         return self._watch(jobs, settings, watcher, ledger) if self.wait else {}
