@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from runners.claim_parser import one_of, parse
-from runners.claim_spec import Arm, Claim, Measure, as_list
+from runners.claim_spec import Arm, Claim, Measure, as_list, is_run_column
 from runners.errors import ConfigError, nearest
 
 
@@ -37,6 +37,25 @@ def validate(claims: Mapping[str, Any], experiments: Mapping[str, Any]) -> None:
                 from runners.claim_units import load
 
                 load(claim.at, metric)
+
+
+def named_columns(claims: Mapping[str, Any]) -> list[str]:
+    """Config leaves (``task.steps``) that claims name: frames need them as columns even where they never vary.
+
+    A short name (``censored: steps``) may mean a leaf of the task or of the method: both are listed.
+    """
+    found: dict[str, None] = {}
+    for claim_id, entry in (claims or {}).items():
+        claim = parse(str(claim_id), entry)
+        names: list[Any] = [*claim.over, *claim.unit, *(column for _, column, _ in _named(claim))]
+        names += [claim.of_metric, claim.to_metric, claim.x, claim.target]
+        for name in names:
+            if isinstance(name, str) and "." in name and is_run_column(name):
+                found[name] = None
+        if isinstance(claim.censored, str):
+            short = [f"task.{claim.censored}", f"method.{claim.censored}"]
+            found |= dict.fromkeys([claim.censored] if is_run_column(claim.censored) else short)
+    return list(found)
 
 
 def _grid_values(experiment: Mapping[str, Any], column: str) -> Iterator[str]:

@@ -47,9 +47,8 @@ def align(claim: Claim, tables: list[pd.DataFrame], names: list[str], pair: bool
         tables = [table.set_index("unit").loc[order] for table in tables]
         lost = np.array([table["lost"] for table in tables], dtype=bool).any(axis=0)
         never = np.array([table["never"] for table in tables], dtype=bool)
-        gone = np.zeros(len(order), dtype=bool)
-        if claim.drop:
-            gone = (never.all(axis=0) if claim.drop == "both" else never.any(axis=0)) & ~lost
+        enough = {"both": len(tables), "any": 1}.get(claim.drop or "", len(tables) + 1)
+        gone = (never.sum(axis=0) >= enough) & ~lost
         if gone.any():
             which = "in every arm" if claim.drop == "both" else "in an arm"
             where = "" if len(tables) == 1 else f" {which}"

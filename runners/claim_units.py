@@ -47,7 +47,12 @@ class Units:
         for column, value in (claim.entry.get("where") or {}).items():
             self._check(column, "where")
             allowed = as_list(value) if value is not None else [None]
-            self.runs, self.data = (_either(table, column, allowed) for table in (self.runs, self.data))
+            if column in self.runs:
+                self.runs = self.runs[_matched(self.runs, column, allowed, panels=unit is not None)]
+            if unit is None:
+                self.data = self.runs
+            elif column in self.data:
+                self.data = self.data[_matched(self.data, column, allowed)]
         self._status: dict[str, str] = {}
         if len(self.runs):
             self._status = dict(zip(self.runs["id"].astype(str), self.runs["status"], strict=True))
@@ -124,7 +129,7 @@ class Units:
             for leaf in (leaf for arm in arms for leaf in arm.leaves()):
                 # Rows may split a run further than its config does: such columns do not select runs.
                 known = {key: value for key, value in (*cell.items(), *leaf.where) if key in self.runs}
-                mask = _mask(self.runs, known)
+                mask = _mask(self.runs, known, panels=self.claim.rows_unit is not None)
                 if not mask.any() and self.claim.rows_unit is not None and "method" in known:
                     mask = _mask(self.runs, {key: value for key, value in known.items() if key != "method"})
                 masks.append(mask)
@@ -254,7 +259,7 @@ class Units:
         censored = self.claim.censored
         if not isinstance(censored, str):
             return np.full(len(table), censored, dtype=float)
-        names = [str(name) for name in table if not str(name).startswith("_")]
+        names = [str(name) for name in table if not str(name).startswith("_") and table[name].notna().any()]
         hits = [censored] if censored in names else [name for name in names if name.endswith(f".{censored}")]
         if len(hits) != 1:
             hint = f" (one of: {', '.join(hits)})" if hits else nearest(censored, names)
@@ -285,8 +290,6 @@ def load(at: str, measure: Measure) -> Callable[..., Any]:
 
 def matches(value: Any, wanted: Any) -> bool:
     """Whether a column's value is the one a YAML names: numbers by value, ``levy`` as ``zeroth_order/levy``."""
-    if isinstance(value, list | tuple):
-        return any(matches(part, wanted) for part in value)
     if isinstance(value, str) and isinstance(wanted, str):
         if ("/" in value) != ("/" in wanted):
             return value.rpartition("/")[2] == wanted.rpartition("/")[2]
@@ -306,26 +309,27 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _mask(table: pd.DataFrame, wanted: Mapping[str, Any]) -> np.ndarray:
+def _mask(table: pd.DataFrame, wanted: Mapping[str, Any], panels: bool = False) -> np.ndarray:
     mask = np.ones(len(table), dtype=bool)
     for column, value in wanted.items():
         if column not in table:
             return np.zeros(len(table), dtype=bool)
-        mask &= _matched(table, column, [value])
+        mask &= _matched(table, column, [value], panels)
     return mask
 
 
-def _matched(table: pd.DataFrame, column: str, wanted: list[Any]) -> np.ndarray:
+def _matched(table: pd.DataFrame, column: str, wanted: list[Any], panels: bool = False) -> np.ndarray:
+    """Rows whose column is one of the wanted values. ``panels``: the run of several methods is each one's.
+
+    That holds for the account of runs only: values that belong to one method of a panel stand in its rows.
+    """
     # Few distinct values, many rows: compare each distinct value once.
     known: dict[str, bool] = {}
     out = np.empty(len(table), dtype=bool)
     for position, value in enumerate(table[column]):
         key = repr(value)
         if key not in known:
-            known[key] = any(matches(value, option) for option in wanted)
+            parts = value.split("+") if panels and column == "method" and isinstance(value, str) else [value]
+            known[key] = any(matches(part, option) for part in parts for option in wanted)
         out[position] = known[key]
     return out
-
-
-def _either(table: pd.DataFrame, column: str, wanted: list[Any]) -> pd.DataFrame:
-    return table[_matched(table, column, wanted)] if column in table else table

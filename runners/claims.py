@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runners.claim_checks import validate
+from runners.claim_checks import named_columns, validate
 from runners.claim_parser import parse
 from runners.claim_spec import Arm, Claim, as_list
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from runners.claim_statistics import Outcome
 
-__all__ = ["expected_wrong", "judge", "validate"]
+__all__ = ["expected_wrong", "judge", "named_columns", "validate"]
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE = "reproduced", "contradicted", "inconclusive"
 SHOWN, NOT_RUN = "shown", "not run"

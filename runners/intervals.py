@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 LEVEL = 0.95
 MIN_UNITS = 5
@@ -41,7 +41,8 @@ MIN_UNITS_MEDIAN = 6
 POWER = 0.8
 MAX_NEEDED = 1_000_000
 RESAMPLES = 9_999
-_Z = float(stats.norm.ppf(0.5 + LEVEL / 2))
+_UPPER = 0.5 + LEVEL / 2
+_Z = float(special.ndtri(_UPPER))
 _CHUNK = 4_000_000  # resampled values held at once
 
 
@@ -109,11 +110,11 @@ def contrast(
     if error <= 1e-14 * float(np.abs(scale) @ np.abs(means)):  # rounding of equal values is no spread
         return Interval(theta, theta, theta, "no spread between units: the interval has no width")
     if kind == "student_t":
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, df)) * error
+        half = float(special.stdtrit(df, _UPPER)) * error
         words = "Student t" if len(data) == 1 or paired else "Welch's t"
         return Interval(theta, theta - half, theta + half, words + (" (delta method)" if log_means else ""))
     t = _studentised(data, w, theta, paired, log_means)
-    lower, upper = np.quantile(t, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], method="inverted_cdf")
+    lower, upper = np.quantile(t, [1 - _UPPER, _UPPER], method="inverted_cdf")
     return Interval(theta, theta - float(upper) * error, theta - float(lower) * error, "bootstrap-t")
 
 
@@ -177,7 +178,7 @@ def median(values: np.ndarray) -> Interval:
             value, float(x[0]), float(x[-1]), f"extremes of {n} units (cover {1 - 0.5 ** (n - 1):.2%})"
         )
     # P(fewer than k of n values fall below the median) <= 2.5%: the k-th smallest and k-th largest values.
-    k = int(stats.binom.ppf(0.5 - LEVEL / 2, n, 0.5))
+    k = int(stats.binom.ppf(1 - _UPPER, n, 0.5))
     return Interval(value, float(x[k - 1]), float(x[n - k]), "order statistics")
 
 
@@ -244,7 +245,7 @@ def correlation(x: np.ndarray, y: np.ndarray, kind: str = "spearman") -> Interva
     n = len(x)
     if n < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         raise ValueError("a correlation needs two variables that vary")
-    r = float(np.clip(stats.pearsonr(x, y).statistic, -1.0, 1.0))
+    r = float(np.clip(np.corrcoef(x, y)[0, 1], -1.0, 1.0))
     if n < 4:
         return Interval(r, np.nan, np.nan, f"no interval from {n} units")
     if kind == "pearson":
@@ -269,11 +270,11 @@ def needed_units(n: int, interval: Interval, threshold: float, minimum: int = MI
     half, distance = abs(interval.value - bound), abs(interval.value - threshold)
     if n < 2 or not np.isfinite(half) or not np.isfinite(distance) or distance == 0:
         return None
-    spread = half * np.sqrt(n) / stats.t.ppf(0.5 + LEVEL / 2, n - 1)
-    extra = stats.norm.ppf(POWER)
+    spread = half * np.sqrt(n) / special.stdtrit(n - 1, _UPPER)
+    extra = special.ndtri(POWER)
 
     def decides(m: int) -> bool:
-        return bool((stats.t.ppf(0.5 + LEVEL / 2, m - 1) + extra) * spread <= distance * np.sqrt(m))
+        return bool((special.stdtrit(m - 1, _UPPER) + extra) * spread <= distance * np.sqrt(m))
 
     low, high = 1, max(minimum, 2)
     while not decides(high):
