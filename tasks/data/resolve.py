@@ -1,7 +1,7 @@
 """Finding the files of a dataset: `$REPRISE_DATA`, then the user cache, then the public source.
 
-A file counts as found when its SHA-256 is the one its YAML states. Verified files are remembered by path, size
-and modification time, so that a file is read in full once and costs one `stat` afterwards.
+A file counts as found when its SHA-256 is the one its YAML states. Verified files are remembered by path,
+size and modification time, so that a file is read in full once and costs one `stat` afterwards.
 """
 
 import contextlib

@@ -14,13 +14,13 @@ CHECKPOINT_SECONDS = 60.0
 
 
 class Synthetic:
-    """A fixed number of steps from a standard normal start; one run is one start and one stream of directions.
+    """A fixed number of steps from a standard normal start; a run is one start and one stream of directions.
 
     Curves: `gap` (the objective above its minimum) and `gradient_sq` (squared norm of the true gradient), at
     the start, at every `log_every`-th step and at the end.
 
     Summary:
-        steps_to_target: updates before the gap is first at most `target` times the initial gap; None if never.
+        steps_to_target: updates before the gap is first at most `target` times the initial one; None if never.
         steps: updates in all.
         initial_gap, final_gap.
         mean_gradient_sq: mean of `gradient_sq` over the logged points but the last.
