@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -97,7 +98,7 @@ class Door:
         name: what a message calls the dataset.
         size_mb: size of all files in MB.
         licence: licence or terms in one phrase.
-        urls: path -> public URL of the same bytes, for files that can be downloaded one by one.
+        urls: path -> public URL of the same bytes; "archive.zip#member" names a file in an archive.
         source: where the files come from, in words.
     """
 
@@ -161,8 +162,16 @@ class Door:
 
         target = cache_dir() / "data" / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        # pooch writes to a temporary name, checks it and renames: two processes at once do no harm.
-        got = pooch.retrieve(
-            self.urls[file], known_hash=f"sha256:{self.files[file]}", fname=target.name, path=target.parent
-        )
-        return Path(got)
+        url, _, member = self.urls[file].partition("#")
+        known = f"sha256:{self.files[file]}"
+        if not member:
+            # pooch writes to a temporary name, checks it and renames: two processes at once do no harm.
+            return Path(pooch.retrieve(url, known_hash=known, fname=target.name, path=target.parent))
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            pooch.retrieve(url, known_hash=None, fname="archive.zip", path=folder)
+            with zipfile.ZipFile(Path(folder) / "archive.zip") as archive:
+                extracted = Path(archive.extract(member, folder))
+            if sha256(extracted) != self.files[file]:
+                raise ValueError(f"{member} in {url} has another checksum")
+            os.replace(extracted, target)
+        return target

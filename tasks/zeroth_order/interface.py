@@ -1,6 +1,6 @@
 """What a task of this kind expects of a method."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ class Optimizer(Protocol):
     """Minimizes a function of which only values are seen."""
 
     param_groups: list[dict[str, Any]]
+    state: Mapping[Any, dict[str, Any]]
 
     def step(
         self,
