@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from runners import intervals
+from runners import build, intervals
 from runners.canvas import Line
 from runners.errors import ConfigError, nearest
 
@@ -52,12 +52,14 @@ def _curve(
     y_log: bool,
     diverged: set[str],
 ) -> Line:
-    series, breaks, clipped = [], [], 0
+    series, breaks, clipped, silent = [], [], 0, 0
+    for column in (x_name, metric):
+        logged = {name for frame in tables.values() for name in frame.columns if len(frame)}
+        if logged and column not in logged:
+            raise ConfigError(f"{at}: no run logs '{column}'{nearest(column, logged)}")
     for run, frame in tables.items():
-        for column in (x_name, metric):
-            if column not in frame and len(frame):
-                raise ConfigError(f"{at}: no run logs '{column}'{nearest(column, frame.columns)}")
-        if not len(frame):
+        if not len(frame) or not {x_name, metric} <= set(frame.columns):
+            silent += run not in diverged
             continue
         pair = frame[[x_name, metric]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
         pair = pair[np.isfinite(pair).all(axis=1)]
@@ -69,7 +71,7 @@ def _curve(
             series.append((run, pair[:, 0], pair[:, 1]))
             if run in diverged:
                 breaks.append(float(pair[-1, 0]))
-    notes = {"diverged": len(diverged & set(tables))}
+    notes = {"diverged": len(diverged & set(tables)), f"without {metric}": silent}
     empty = np.array([])
     if not series:
         return Line("", "", [], empty, empty, empty, empty, notes=notes)
@@ -148,22 +150,23 @@ def bars(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) -> 
 def scatter(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) -> list[Line]:
     """One point a run or row; of more than 150 a line, every k-th in order of x (the legend says so)."""
     lines = []
-    for panel, name, group in _groups(at, spec, frame):
+    for panel, name, everything in _groups(at, spec, frame):
+        group, unfinished = _usable(everything)
         x = metric(at, {**spec, "y": spec["x"], "censored": None}, group, curves)
         y = metric(at, spec, group, curves)
         ok = np.isfinite(x) & np.isfinite(y)
         for axis, values in (("xscale", x), ("yscale", y)):
             if spec.get(axis) == "log":
                 ok &= values > 0
-        notes = {"not drawn": int((~ok).sum())}
+        notes = {"without a value": int((~ok).sum()), **unfinished}
         order = np.flatnonzero(ok)[np.argsort(x[ok], kind="stable")]
         if len(order) > MAX_POINTS:
-            notes["points drawn"] = MAX_POINTS
+            notes["drawn"] = MAX_POINTS
             order = order[np.round(np.linspace(0, len(order) - 1, MAX_POINTS)).astype(int)]
         blank = np.full(len(order), np.nan)
         ones = np.ones(len(order), dtype=int)
         lines.append(
-            Line(panel, name, list(x[order]), y[order], blank, blank, ones, notes=notes, runs=len(x))
+            Line(panel, name, list(x[order]), y[order], blank, blank, ones, notes=notes, runs=len(everything))
         )
     return lines
 
@@ -172,15 +175,17 @@ def profile(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) 
     """Per line the share of instances solved at a cost of at most x times the best line's.
 
     An instance is a combination of the columns ``instance`` (default: task, seed, and the replicate of a
-    row). Costs that are missing, infinite or of a diverged run are unsolved; instances nobody solves stay
-    in the denominator. Wilson intervals.
+    row). Missing and infinite costs are unsolved; instances nobody solves stay in the denominator. Wilson
+    intervals.
     """
     key = spec.get("instance") or [name for name in ("task", "seed", "i") if name in frame]
     lines: list[Line] = []
     groups = list(_groups(at, spec, frame))
     for panel in dict.fromkeys(panel for panel, _, _ in groups):
         costs: dict[str, pd.Series] = {}
+        notes: dict[str, dict[str, int]] = {}
         for _, name, group in (entry for entry in groups if entry[0] == panel):
+            notes[name] = _usable(group)[1]
             values = metric(at, spec, group, curves)
             values = np.where(np.isfinite(values) & (values >= 0), values, np.inf)
             instance = _text(at, group, key, "instance")
@@ -198,7 +203,9 @@ def profile(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) 
             rows = [_center((solved <= x).astype(float), "proportion") for x in grid]
             middle, low, high = (np.array(part, dtype=float) for part in zip(*rows, strict=True))
             count = np.full(len(grid), len(solved))
-            lines.append(Line(panel, name, list(grid), middle, low, high, count, runs=len(solved)))
+            lines.append(
+                Line(panel, name, list(grid), middle, low, high, count, notes=notes[name], runs=len(solved))
+            )
     return lines
 
 
@@ -222,15 +229,17 @@ def metric(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curves) -
 
 
 def measure(at: str, node: dict[str, Any], frame: pd.DataFrame, curves: Curves) -> np.ndarray:
-    """A measure function applied to the curve of each run in ``frame``."""
-    target = str(node.get("_target_"))
-    module, _, name = target.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{at}: measure '{target}' cannot be imported: {error}") from None
+    """A measure function applied to the curve of each run in ``frame``; NaN for runs without a result."""
+    function = build.locate(str(node.get("_target_")), at)
     arguments = {key: value for key, value in node.items() if key != "_target_"}
-    return np.array([float(function(curves(str(run)), **arguments)) for run in frame["id"]])
+    try:
+        inspect.signature(function).bind(None, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"{at}: {node['_target_']}: {error}") from None
+    kept = set(_usable(frame)[0]["id"])
+    return np.array(
+        [float(function(curves(str(run)), **arguments)) if run in kept else np.nan for run in frame["id"]]
+    )
 
 
 def _groups(at: str, spec: dict[str, Any], frame: pd.DataFrame) -> Groups:

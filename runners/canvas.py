@@ -275,7 +275,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
     """Write a small SVG that is the same bytes each time: fixed salt, no date, no version, text as text."""
     buffer = io.StringIO()
     FigureCanvasSVG(figure).print_svg(
-        buffer, metadata={"Date": None, "Creator": None, "Title": title or None}
+        buffer, metadata={"Date": None, "Creator": None, "Title": title or path.stem}
     )
     text = buffer.getvalue()
     text = re.sub(

@@ -16,15 +16,15 @@ It is called with ``frame``, ``curves``, ``rows``, ``look`` and its arguments an
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from runners import canvas
+from runners import build, canvas, places
 from runners.aggregate import bars, curve_lines, profile, scatter
 from runners.canvas import Line, Look
 from runners.errors import ConfigError, nearest
@@ -110,9 +110,13 @@ def select(frame: pd.DataFrame, where: dict[str, Any], at: str) -> pd.DataFrame:
         keep = frame[name].isin(pool)
         for glob in globs:
             keep |= frame[name].map(lambda value, glob=glob: fnmatch.fnmatchcase(str(value), glob))
-        if not keep.any() and len(frame):
-            seen = [str(value) for value in frame[name].dropna().unique()]
-            raise ConfigError(f"{at}: where: no run has {name} = {wanted}{nearest(str(wanted), seen)}")
+        # A scale may leave out what is asked for; a name that exists nowhere is a slip.
+        known = set(places.options(name)) if name in ("method", "task") else set()
+        slips = [item for item in pool if known and item not in globs and not (frame[name] == item).any()]
+        for item in slips:
+            if item not in known:
+                seen = known | {str(value) for value in frame[name]}
+                raise ConfigError(f"{at}: where: unknown {name} '{item}'{nearest(str(item), seen)}")
         frame = frame[keep]
     return frame
 
@@ -185,6 +189,8 @@ def _paint(
                 )
                 for line in here:
                     paint(ax, line, looks[line.line])
+            if not any(np.isfinite(line.center).any() for line in here):
+                ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", color="#777777")
             _finish(ax, spec, kind, here, xscale, yscale, panel)
             if len(panels) > 1:
                 ax.set_title(panel_text[panel])
@@ -292,11 +298,7 @@ def _custom(
 ) -> pd.DataFrame:
     """Call a figure function and save what it returns."""
     at, target = f"figure {figure_id}", str(spec["_target_"])
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{at}: _target_ '{target}' cannot be imported: {error}") from None
+    found = build.locate(target, at)
 
     def look(method: str) -> dict[str, Any]:
         """Keyword arguments of ``Axes.plot`` that give ``method`` its colour in this paper."""

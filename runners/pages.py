@@ -192,18 +192,24 @@ def paper_page(paper: Paper, folder: Path, fresh: Scale | None = None, reference
         "assumptions": _texts(paper.spec.get("assumptions")),
         "tuning": [view for scale in scales if (view := _tuning_view(scale, folder))],
     }
-    # The page without figures tells how many bytes are left to put figures in.
-    room = [PAGE_BYTES - len(_html("paper", figures=[], **context).encode())]
     first = paper.main
     inked = sorted(scales, key=lambda scale: scale is not first)
     groups = [(scale, f"{scale.name} scale" + (", fresh" if reference else "")) for scale in inked]
     groups += [(reference, f"{reference.name} scale, committed")] if reference else []
-    figures = []
-    for scale, label in groups:
-        drawn = [_figure(paper, scale, path, folder, room) for path in scale.figures]
-        if drawn:
-            figures.append({"label": label, "figures": drawn})
-    return _html("paper", figures=figures, **context)
+    page, room = "", [10 * PAGE_BYTES]
+    for _ in range(2):
+        given = room[0]
+        figures = [
+            {"label": label, "figures": [_figure(paper, scale, path, folder, room) for path in scale.figures]}
+            for scale, label in groups
+        ]
+        page = _html("paper", figures=[group for group in figures if group["figures"]], **context)
+        size = len(page.encode())
+        if size <= PAGE_BYTES:
+            break
+        # Too large: figures may take what the page without them leaves.
+        room = [PAGE_BYTES - (size - (given - room[0]))]
+    return page
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
