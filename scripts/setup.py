@@ -134,17 +134,15 @@ def main() -> None:
     if fresh and extras <= set(note["extras"]):
         return
     missing = [name for name in args.paper if name not in papers]
-    if missing:
-        if fresh:  # nothing to install for a name that does not exist; the command itself says what is wrong
-            return
+    if missing and version is None:  # no minutes of installing for a misspelt name; later the command says it
         near = difflib.get_close_matches(missing[0], papers, 3, 0.4)
         print(f"no paper {missing[0]!r}" + (f"; near: {', '.join(near)}" if near else ""), file=sys.stderr)
         sys.exit(2)
 
     with open(HOME / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        note = read_note()  # another process may have installed meanwhile
-        if version is None or python_version(python) is None:
+        version, note = python_version(python), read_note()  # another process may have installed meanwhile
+        if version is None:
             create(python)
             version, note = python_version(python), {}
         if note.get("state") == state(version) and extras <= set(note["extras"]):
