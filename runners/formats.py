@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from runners.interval_strip import region
 from runners.published import SYMBOLS, Statement, known, ordered
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -110,8 +111,13 @@ def changed(statement: Statement) -> bool:
     then, now = statement.best.get("expect"), statement.spec.get("expect")
     if not then or now is None or statement.spec is statement.best:
         return False
-    plain = [re.sub(r"\s|\.0+(?!\d)", "", expectation(part)) for part in (then, now)]
-    return plain[0] != plain[1]
+    # As stored ("exact: == 0") and as written ({exact: "== 0"}, or "exact" alone) are the same.
+    texts = [
+        expectation(part).replace("≥", ">=").replace("≤", "<=").replace(" = ", " == ") for part in (then, now)
+    ]
+    regions = [region(text.replace("−", "-")) for text in texts]
+    modes = [text.partition(":")[0] if text[:1].isalpha() and text[:3] != "in " else "" for text in texts]
+    return modes[0] != modes[1] or (regions[1] is not None and regions[0] != regions[1])
 
 
 def found(thing: Any) -> str:

@@ -291,9 +291,25 @@ def test_a_changed_expectation_is_told(site):
     site.paper(claims={"faster": {"says": "says faster", "expect": ">= 1.2", "experiment": "main"}})
     site.publish(claims=[entry("faster")])
     assert "The paper’s file now says ≥ 1.2" in words(site.page())
-    site.paper(claims={"faster": {"says": "says faster", "expect": ">= 1.50", "experiment": "main"}})
-    paper = published.read_papers([site.conf / "paper"], site.results)[0]
-    assert not formats.changed(paper.claims[0])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changed"),
+    [
+        (">= 1.5", ">= 1.50", False),
+        (">= 1.5", "> 1.6", True),
+        ("in [0, 1]", "in [0.0,1]", False),
+        ("exact: == 0", "exact", False),
+        ("exact: == 0", {"exact": "== 0"}, False),
+        ("exact: == 0", {"exact": "== 1"}, True),
+        ("population: >= 3", ">= 3", True),
+        ("<= -2", "<= -2.0", False),
+        (None, ">= 3", False),
+    ],
+)
+def test_what_counts_as_a_changed_expectation(then, now, changed):
+    statement = published.Statement("a", "claim", "a", {"expect": now}, {"laptop": entry("a", expect=then)})
+    assert formats.changed(statement) == changed
 
 
 def test_ten_thousand_runs(site):
