@@ -88,7 +88,11 @@
     if (event.key === "/" && !typing) {
       event.preventDefault();
       input("text").focus();
-    } else if (event.key === "Escape" && typing) here.blur();
+    } else if (event.key === "Escape" && typing) {
+      input("text").value = "";
+      apply();
+      here.blur();
+    }
     else if (here.matches(".cell") && event.key.startsWith("Arrow")) {
       const cells = [...here.parentNode.children], at = cells.indexOf(here);
       const lines = rows.filter(row => !row.hidden), line = lines.indexOf(here.closest("tr"));
