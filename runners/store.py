@@ -169,13 +169,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def curve(folder: Path, result: dict[str, Any] | None = None) -> pd.DataFrame:
-    """A run's metrics over steps; ``attrs`` carry its config and summary."""
+    """A run's metrics over steps; ``attrs`` carry its config, summary and status."""
     import pandas as pd
 
     frame = pd.DataFrame(read_lines(folder / "metrics.jsonl"))
     if result is not None:
         frame.attrs["config"] = result["config"]
         frame.attrs["summary"] = result.get("summary", {})
+        frame.attrs["status"] = result["status"]
     return frame
 
 
