@@ -49,8 +49,10 @@ def _decimals(entry: dict[str, Any]) -> int | None:
     width = max(signed) - min(signed) if len(signed) > 1 else 0.0
     if width <= 0 or max(finite) >= 1e6:
         return None
-    decimals = max(0, 1 - math.floor(math.log10(width)))
     least = min((end for end in finite if end), default=1.0)
+    # A third digit where all lie on one side of zero and one end close to it, as of ratios.
+    close = least < width / 5 and min(signed) * max(signed) > 0
+    decimals = max(0, 1 + close - math.floor(math.log10(width)))
     return decimals if decimals <= 7 and least >= 10.0**-decimals else None
 
 
@@ -143,6 +145,12 @@ def reason(statement: Statement) -> str:
     for scale, text in statement.not_run.items():
         scales.setdefault(text, []).append(scale)
     return "; ".join(f"{text} ({', '.join(names)} scale)" for text, names in scales.items())
+
+
+def note(statement: Statement) -> str:
+    """The note beside a statement, unless it only repeats why it was not run."""
+    text = str(statement.best.get("note") or statement.spec.get("note") or "")
+    return "" if text and text in statement.not_run.values() else text
 
 
 def why(statement: Statement) -> str:

@@ -41,7 +41,9 @@ def environment(markup: bool) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = "number value bounds reported told found why reason changed scale_rows inline duration memory"
+    names = (
+        "number value bounds reported told found why reason note changed scale_rows inline duration memory"
+    )
     for name in f"{names} hardware statuses plural safe_url css symbol emoji markdown".split():
         env.filters[name] = getattr(formats, name)
     env.filters |= {
@@ -259,7 +261,7 @@ def settings_line(settings: Sequence[dict[str, Any]]) -> str:
     names |= {"other": "from other sources"}
     parts = [f"{counts[key]} {text}" for key, text in names.items() if counts[key]]
     assumed = f"{counts['assumed']} assumed" if counts["assumed"] else "none assumed"
-    return f"{len(settings)} settings: {', '.join([*parts, assumed])}."
+    return f"{len(settings)} {formats.plural('setting', len(settings))}: {', '.join([*parts, assumed])}."
 
 
 def wrong_by_chance(statements: Iterable[Statement]) -> float | None:
