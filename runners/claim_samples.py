@@ -68,7 +68,11 @@ def align(claim: Claim, tables: list[pd.DataFrame], names: list[str], pair: bool
         who = f" of {name}" if name else ""
         missing = int(table["value"].isna().sum())
         if missing:
-            why = "" if claim.censored is not None else " (the claim has no `censored`)"
+            why = (
+                ""
+                if claim.censored is not None or claim.statistic == "slope"
+                else " (the claim has no `censored`)"
+            )
             raise Blocked(f"{missing} of {len(table)} units{who} have no value{why}")
         if not len(table):
             raise Blocked(f"no units{who} are left")

@@ -87,6 +87,7 @@ CENTERS: dict[str, tuple[str, ...]] = {
 }
 TWO_SIDED = ("difference", "ratio", "win_rate")
 BARE_EXACT = {"value": 1.0, "difference": 0.0, "ratio": 1.0, "win_rate": 1.0, "rank": 1.0}
+MIN_UNITS = 5  # fewer never decide, exact and population claims aside
 SCALES = ("smoke", "laptop", "paper")
 RUN_COLUMNS = ("experiment", "method", "task", "seed", "device", "dtype")
 

@@ -48,11 +48,11 @@ class Units:
             self._check(column, "where")
             allowed = as_list(value) if value is not None else [None]
             if column in self.runs:
-                self.runs = self.runs[_matched(self.runs, column, allowed, panels=unit is not None)]
+                self.runs = self.runs[_Selector(self.runs, panels=unit is not None).any_of(column, allowed)]
             if unit is None:
                 self.data = self.runs
             elif column in self.data:
-                self.data = self.data[_matched(self.data, column, allowed)]
+                self.data = self.data[_Selector(self.data).any_of(column, allowed)]
         self._status: dict[str, str] = {}
         if len(self.runs):
             self._status = dict(zip(self.runs["id"].astype(str), self.runs["status"], strict=True))
@@ -64,6 +64,9 @@ class Units:
             _lost=~self.data["id"].astype(str).map(self._status).isin(RESULTS) if len(self.data) else False,
             _unit=self.data.groupby(self.keys, dropna=False, sort=False).ngroup() if len(self.data) else 0,
         )
+        self._recorded = set(self.data["id"].astype(str)) if len(self.data) else set()
+
+        self._in_data, self._in_runs = _Selector(self.data), _Selector(self.runs, panels=unit is not None)
 
     def _key_columns(self, unit: str | None) -> list[str]:
         keys = [name for name in self.claim.unit if is_run_column(name)]
@@ -90,50 +93,46 @@ class Units:
         source = self.data if len(self.data) and set(self.claim.over) <= set(self.data) else self.runs
         if not set(self.claim.over) <= set(source):
             return []
-        masks = [_mask(source, dict(leaf.where)) for arm in arms for leaf in arm.leaves()]
+        select = self._in_data if source is self.data else self._in_runs
+        masks = [select.all_of(dict(leaf.where)) for arm in arms for leaf in arm.leaves()]
         kept = source[np.logical_or.reduce(masks)] if masks else source
         cells = kept[list(self.claim.over)].drop_duplicates()
         return [{str(k): plain(v) for k, v in row.items()} for row in cells.to_dict("records")]
 
     def methods(self, cell: Mapping[str, Any]) -> tuple[Arm, ...]:
         """One arm per method that the cell has."""
-        table = self.data[_mask(self.data, cell)]
+        table = self.data[self._in_data.all_of(cell)]
         return tuple(Arm((("method", name),)) for name in dict.fromkeys(table.get("method", [])))
 
-    def problems(self, cell: Mapping[str, Any], arms: Iterable[Arm]) -> list[str]:
-        """What keeps the arms' runs in this cell from being a complete result: one text per cause."""
+    def account(self, cell: Mapping[str, Any], arms: Iterable[Arm]) -> tuple[list[str], list[str]]:
+        """What keeps the arms' runs in this cell from being a complete result; and what else to tell of them."""
         runs = self.involved([cell], arms)
         lost = runs["status"][~runs["status"].isin(RESULTS)]
-        texts = [
+        problems = [
             f"{count} of {len(runs)} runs {'timed out' if status == 'timeout' else status}"
             for status, count in lost.value_counts().items()
         ]
         unit = self.claim.rows_unit
         if unit is not None:
-            recorded = set(self.data["id"]) if len(self.data) else set()
-            silent = runs["status"].isin(RESULTS) & ~runs["id"].isin(recorded)
+            silent = runs["status"].isin(RESULTS) & ~runs["id"].astype(str).isin(self._recorded)
             for status, count in runs["status"][silent].value_counts().items():
-                texts.append(f"{count} of {len(runs)} runs ({status}) recorded no rows of '{unit}'")
-        return texts
-
-    def diverged(self, cell: Mapping[str, Any], arms: Iterable[Arm]) -> list[str]:
-        """How many of the arms' runs in this cell diverged, as a text, if any."""
-        runs = self.involved([cell], arms)
-        count = int((runs["status"] == "diverged").sum())
-        return [f"{count} of {len(runs)} runs diverged"] if count else []
+                problems.append(f"{count} of {len(runs)} runs ({status}) recorded no rows of '{unit}'")
+        diverged = int((runs["status"] == "diverged").sum())
+        return problems, [f"{diverged} of {len(runs)} runs diverged"] if diverged else []
 
     def involved(self, cells: Iterable[Mapping[str, Any]], arms: Iterable[Arm]) -> pd.DataFrame:
-        """The runs behind these cells and arms. A panel's run belongs to all its methods."""
-        masks, arms = [], list(arms)
+        """``id`` and ``status`` of the runs behind these cells and arms. A panel's run is each of its methods'."""
+        chosen = np.zeros(len(self.runs), dtype=bool)
+        leaves = [leaf for arm in arms for leaf in arm.leaves()]
         for cell in cells:
-            for leaf in (leaf for arm in arms for leaf in arm.leaves()):
+            for leaf in leaves:
                 # Rows may split a run further than its config does: such columns do not select runs.
                 known = {key: value for key, value in (*cell.items(), *leaf.where) if key in self.runs}
-                mask = _mask(self.runs, known, panels=self.claim.rows_unit is not None)
+                mask = self._in_runs.all_of(known)
                 if not mask.any() and self.claim.rows_unit is not None and "method" in known:
-                    mask = _mask(self.runs, {key: value for key, value in known.items() if key != "method"})
-                masks.append(mask)
-        return self.runs[np.logical_or.reduce(masks)] if masks else self.runs
+                    mask = self._in_runs.all_of({key: known[key] for key in known if key != "method"})
+                chosen |= mask
+        return self.runs.reindex(columns=["id", "status"])[chosen]
 
     def take(
         self, cell: Mapping[str, Any], arm: Arm, metric: Metric, x: Metric | None = None, censor: bool = True
@@ -147,7 +146,7 @@ class Units:
             return self._best(arm, [self.take(cell, part, metric, x, censor) for part in arm.arms])
         for column, _ in arm.where:
             self._check(column, "of/to", (self.data,))
-        table = self.data[_mask(self.data, {**cell, **dict(arm.where)})]
+        table = self.data[self._in_data.all_of({**cell, **dict(arm.where)})]
         by = ["_unit"]
         if x is not None:
             table = table.assign(_x=self._values(table, x, "x")[0])
@@ -309,27 +308,46 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _mask(table: pd.DataFrame, wanted: Mapping[str, Any], panels: bool = False) -> np.ndarray:
-    mask = np.ones(len(table), dtype=bool)
-    for column, value in wanted.items():
-        if column not in table:
-            return np.zeros(len(table), dtype=bool)
-        mask &= _matched(table, column, [value], panels)
-    return mask
+class _Selector:
+    """Masks of a frame's rows by column values; distinct values are compared once, masks are kept.
 
-
-def _matched(table: pd.DataFrame, column: str, wanted: list[Any], panels: bool = False) -> np.ndarray:
-    """Rows whose column is one of the wanted values. ``panels``: the run of several methods is each one's.
-
-    That holds for the account of runs only: values that belong to one method of a panel stand in its rows.
+    ``panels``: the run of several methods is selected by each. That is for the account of runs only: values that
+    belong to one method of a panel stand in its rows.
     """
-    # Few distinct values, many rows: compare each distinct value once.
-    known: dict[str, bool] = {}
-    out = np.empty(len(table), dtype=bool)
-    for position, value in enumerate(table[column]):
-        key = repr(value)
-        if key not in known:
-            parts = value.split("+") if panels and column == "method" and isinstance(value, str) else [value]
-            known[key] = any(matches(part, option) for part in parts for option in wanted)
-        out[position] = known[key]
-    return out
+
+    def __init__(self, table: pd.DataFrame, panels: bool = False) -> None:
+        self._table = table
+        self._panels = panels
+        self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
+        self._masks: dict[tuple[str, str], np.ndarray] = {}
+
+    def all_of(self, wanted: Mapping[str, Any]) -> np.ndarray:
+        """Rows in which every column has its wanted value; none where a column does not exist."""
+        mask = np.ones(len(self._table), dtype=bool)
+        for column, value in wanted.items():
+            if column not in self._table:
+                return np.zeros(len(self._table), dtype=bool)
+            mask &= self.any_of(column, [value])
+        return mask
+
+    def any_of(self, column: str, wanted: list[Any]) -> np.ndarray:
+        """Rows in which the column has one of the wanted values."""
+        key = (column, repr(wanted))
+        if key not in self._masks:
+            if column not in self._codes:
+                values = list(self._table[column])
+                codes, _ = pd.factorize(np.array([repr(value) for value in values], dtype=object))
+                firsts = np.unique(codes, return_index=True)[1]
+                self._codes[column] = codes, [values[first] for first in firsts]
+            codes, distinct = self._codes[column]
+            split = self._panels and column == "method"
+            hits = [
+                any(
+                    matches(part, option)
+                    for part in (str(value).split("+") if split else [value])
+                    for option in wanted
+                )
+                for value in distinct
+            ]
+            self._masks[key] = np.array(hits, dtype=bool)[codes]
+        return self._masks[key]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runners.claim_checks import named_columns, validate
 from runners.claim_parser import parse
-from runners.claim_spec import Arm, Claim, as_list
+from runners.claim_spec import MIN_UNITS, Arm, Claim, as_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ __all__ = ["expected_wrong", "judge", "named_columns", "validate"]
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE = "reproduced", "contradicted", "inconclusive"
 SHOWN, NOT_RUN = "shown", "not run"
+MAX_NOTES = 6
 _WORST_FIRST = (CONTRADICTED, INCONCLUSIVE, REPRODUCED, SHOWN)
 
 
@@ -67,18 +68,19 @@ def judge(
     pairs = [(of, to) for of in parsed.of for to in (parsed.to or (None,))]
     every = [*parsed.of, *parsed.to, *parsed.among]
     cells, outcomes = [], []
-    for cell in units.cells(every):
+    places = units.cells(every)
+    for cell in places:
         for of, to in pairs:
             outcome = compute(parsed, units, cell, of, to)
             arms = [of, *([to] if to else []), *parsed.among]
-            problems = units.problems(cell, arms)
-            outcome.notes = [*problems, *units.diverged(cell, arms), *outcome.notes]
+            problems, remarks = units.account(cell, arms)
+            outcome.notes = [*problems, *remarks, *outcome.notes]
             named = {**cell, **_arm_names(parsed, of, to)}
             verdict = _verdict(parsed, outcome, bool(problems)) if judged else SHOWN
             outcomes.append(outcome)
             cells.append(_cell(claim.get("reported"), named, outcome, verdict))
     record["cells"] = cells
-    record["runs"] = len(units.involved(units.cells(every), every))
+    record["runs"] = len(units.involved(places, every))
     if not cells:
         verdict = INCONCLUSIVE if judged else SHOWN
         return record | {"verdict": verdict, "note": _join(claim.get("note"), why, "no runs")}
@@ -109,7 +111,8 @@ def expected_wrong(verdicts: Iterable[Mapping[str, Any]]) -> float:
     called contradicted in at most 2.5% per cell (any cell may). ``inconclusive`` is never wrong, yet counts: it
     is a draw that might have misled, and leaving it out would count only the lucky half. The bound is attained
     where the truth stands on the threshold, so the number errs on the high side. Exact and population claims,
-    and those that are shown or not run, count 0. It covers chance alone: no wrong threshold, no bug.
+    those that are shown or not run, and cells with too few units to decide count 0. The number covers chance
+    alone: no wrong threshold, no bug.
     """
     total = 0.0
     for verdict in verdicts:
@@ -117,8 +120,8 @@ def expected_wrong(verdicts: Iterable[Mapping[str, Any]]) -> float:
             continue
         if str(verdict["expect"]).startswith(("exact", "population")):
             continue
-        cells = 1 if verdict["verdict"] == REPRODUCED else len(verdict.get("cells") or [None])
-        total += min(1.0, 0.025 * cells)
+        cells = sum(cell["units"] >= MIN_UNITS for cell in verdict["cells"])
+        total += min(1.0, 0.025 * (min(cells, 1) if verdict["verdict"] == REPRODUCED else cells))
     return total
 
 
@@ -194,14 +197,16 @@ def _verdict(claim: Claim, outcome: Outcome, problems: bool) -> str:
         return INCONCLUSIVE
     if mode == "exact":
         return REPRODUCED
-    interval = outcome.interval
+    value, low, high = (
+        region.snap(x) for x in (outcome.interval.value, outcome.interval.low, outcome.interval.high)
+    )
     if mode == "population":
-        return REPRODUCED if region.holds(interval.value) else CONTRADICTED
-    if outcome.units < outcome.minimum or math.isnan(interval.low) or math.isnan(interval.high):
+        return REPRODUCED if region.holds(value) else CONTRADICTED
+    if outcome.units < outcome.minimum or math.isnan(low) or math.isnan(high):
         return INCONCLUSIVE
-    if region.holds(interval.low) and region.holds(interval.high):
+    if region.holds(low) and region.holds(high):
         return REPRODUCED
-    return CONTRADICTED if region.misses(interval.low, interval.high) else INCONCLUSIVE
+    return CONTRADICTED if region.misses(low, high) else INCONCLUSIVE
 
 
 def _slack(claim: Claim, outcome: Outcome) -> float:
@@ -247,7 +252,8 @@ def _needed(claim: Claim, cells: list[dict[str, Any]], outcomes: list[Outcome]) 
     from runners import intervals
 
     assert claim.expect is not None
-    region, counts = claim.expect.region, []
+    region = claim.expect.region
+    counts: list[int | None] = []
     for cell, outcome in zip(cells, outcomes, strict=True):
         if cell["verdict"] != INCONCLUSIVE:
             continue
@@ -257,7 +263,6 @@ def _needed(claim: Claim, cells: list[dict[str, Any]], outcomes: list[Outcome]) 
         if outcome.log:
             if min(interval.value, interval.low) <= 0 or not math.isfinite(interval.value):
                 return None
-            # On the log scale a range that starts at or below 0 has no lower end.
             ends = [math.log(end) for end in ends if end > 0]
             interval = replace(
                 interval,
@@ -265,8 +270,9 @@ def _needed(claim: Claim, cells: list[dict[str, Any]], outcomes: list[Outcome]) 
                 low=math.log(interval.low),
                 high=math.log(interval.high),
             )
-        if not ends:
-            return None
+        if not ends:  # a ratio held against an end at or below 0: any number of units that may decide will
+            counts.append(outcome.minimum)
+            continue
         nearest_end = min(ends, key=lambda end: abs(end - interval.value))
         counts.append(intervals.needed_units(outcome.units, interval, nearest_end, outcome.minimum))
     known = [count for count in counts if count is not None]
@@ -280,18 +286,23 @@ def _arm_names(claim: Claim, of: Arm, to: Arm | None) -> dict[str, str]:
 
 
 def _notes(cells: list[dict[str, Any]], outcomes: list[Outcome]) -> list[str]:
-    """What the harness has to say, each text once, with the cells it is about."""
+    """What the harness has to say, each text once, with the cells it is about; the worst cells come first."""
     about: dict[str, list[str]] = {}
-    for cell, outcome in zip(cells, outcomes, strict=True):
+    ranked = sorted(
+        zip(cells, outcomes, strict=True), key=lambda pair: _WORST_FIRST.index(pair[0]["verdict"])
+    )
+    for cell, outcome in ranked:
         texts = [*outcome.notes, *([outcome.blocked] if outcome.blocked else [])]
         if cell["verdict"] == INCONCLUSIVE and not outcome.blocked and outcome.units < outcome.minimum:
             texts.append(f"{outcome.units} units: at least {outcome.minimum} are needed to decide")
         for text in texts:
             about.setdefault(text, []).append(_label(cell["cell"]))
-    return [
-        text if len(places) == len(cells) else f"{', '.join(places)}: {text}"
-        for text, places in about.items()
-    ]
+    notes = []
+    for text, places in list(about.items())[:MAX_NOTES]:
+        where = "; ".join(places) if len(places) <= MAX_NOTES else f"{len(places)} of {len(cells)} cells"
+        notes.append(text if len(places) == len(cells) else f"{text} ({where})")
+    more = len(about) - len(notes)
+    return [*notes, *([f"{more} more remarks of this kind"] if more else [])]
 
 
 def _shared(methods: Iterable[str]) -> str | None:

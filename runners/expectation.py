@@ -28,6 +28,10 @@ class Region:
         above = x > self.low if self.low_open else x >= self.low
         return above and (x < self.high if self.high_open else x <= self.high)
 
+    def snap(self, x: float) -> float:
+        """``x``, or the end of the range from which only rounding separates it."""
+        return next((end for end in (self.low, self.high) if math.isclose(x, end, rel_tol=1e-12)), x)
+
     def misses(self, low: float, high: float) -> bool:
         """Whether no number of [low, high] satisfies the expectation."""
         below = high <= self.low if self.low_open else high < self.low

@@ -35,8 +35,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
+from runners.claim_spec import MIN_UNITS
+
 LEVEL = 0.95
-MIN_UNITS = 5
 MIN_UNITS_MEDIAN = 6
 POWER = 0.8
 MAX_NEEDED = 1_000_000
