@@ -14,6 +14,7 @@ from runners.canvas import Line
 from runners.errors import ConfigError, nearest
 
 MAX_POINTS = 120
+FIGURE_POINTS = 4000  # of a figure with many lines, which share them: files stay small
 SEPARATOR = " · "
 Curves = Callable[[str], pd.DataFrame]
 Groups = Iterator[tuple[str, str, pd.DataFrame]]
@@ -30,12 +31,14 @@ def curve_lines(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curv
     x_name, x_log, y_log = spec.get("x", "step"), spec.get("xscale") == "log", spec.get("yscale") == "log"
     center = spec.get("center") or ("geometric mean" if y_log else "mean")
     lines = []
-    for panel, name, group in _groups(at, spec, frame):
+    groups = list(_groups(at, spec, frame))
+    points = max(20, min(MAX_POINTS, FIGURE_POINTS // max(1, len(groups) * len(metrics))))
+    for panel, name, group in groups:
         runs, unfinished = _usable(group)
         tables = {str(run): curves(str(run)) for run in runs["id"]}
         for metric in metrics:
             text = name if len(metrics) == 1 else SEPARATOR.join(part for part in (name, metric) if part)
-            line = _curve(at, tables, x_name, metric, center, x_log, y_log, _diverged(runs))
+            line = _curve(at, tables, x_name, metric, center, x_log, y_log, _diverged(runs), points)
             line.panel, line.line, line.runs = panel, text, len(group)
             line.notes |= unfinished
             lines.append(line)
@@ -51,6 +54,7 @@ def _curve(
     x_log: bool,
     y_log: bool,
     diverged: set[str],
+    points: int,
 ) -> Line:
     series, breaks, clipped, silent = [], [], 0, 0
     for column in (x_name, metric):
@@ -81,7 +85,7 @@ def _curve(
         clipped = sum(bool((y <= 0).any()) for _, _, y in series)
         series = [(run, x, np.maximum(y, floor)) for run, x, y in series]
         notes[f"reach ≤ 0, drawn at {floor:.2g}"] = clipped
-    grid = _grid([x for _, x, _ in series], x_log)
+    grid = _grid([x for _, x, _ in series], x_log, points)
     values = np.stack([_on_grid(grid, x, y, x_log, y_log, held=run not in diverged) for run, x, y in series])
     rows = [_center(values[:, j], center) for j in range(len(grid))]
     middle, low, high = (np.array(part, dtype=float) for part in zip(*rows, strict=True))
@@ -92,15 +96,15 @@ def _curve(
     )
 
 
-def _grid(series: Sequence[np.ndarray], log: bool) -> np.ndarray:
-    """At most MAX_POINTS x that some run logged, spread evenly over the axis."""
+def _grid(series: Sequence[np.ndarray], log: bool, points: int = MAX_POINTS) -> np.ndarray:
+    """At most ``points`` x that some run logged, spread evenly over the axis."""
     union = np.unique(np.concatenate(series))
     start = max(float(x[0]) for x in series)
     union = union[union >= start]
-    if len(union) <= MAX_POINTS:
+    if len(union) <= points:
         return union
     scaled = np.log(union) if log else union
-    wanted = np.linspace(scaled[0], scaled[-1], MAX_POINTS)
+    wanted = np.linspace(scaled[0], scaled[-1], points)
     right = np.clip(np.searchsorted(scaled, wanted), 1, len(scaled) - 1)
     closer = np.where(wanted - scaled[right - 1] < scaled[right] - wanted, right - 1, right)
     return union[np.unique(closer)]

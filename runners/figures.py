@@ -18,6 +18,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -260,11 +261,12 @@ def _notes(lines: list[Line]) -> str:
 
 
 def _legend_columns(texts: dict[str, str], room: int) -> int:
-    """The most columns whose widest texts fit into ``room`` characters (legends fill column by column)."""
+    """The most columns whose widest texts fit into ``room`` characters, dealt out as matplotlib does."""
     widths = [len(text) + 6 for text in texts.values()]
     for columns in range(len(widths), 1, -1):
-        rows = -(-len(widths) // columns)
-        if sum(max(widths[i : i + rows]) for i in range(0, len(widths), rows)) <= room:
+        rows, longer = divmod(len(widths), columns)
+        ends = [0, *accumulate(rows + (i < longer) for i in range(columns))]
+        if sum(max(widths[i:j]) for i, j in pairwise(ends)) <= room:
             return columns
     return 1
 

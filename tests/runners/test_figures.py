@@ -15,7 +15,7 @@ from scipy import stats
 
 from runners import canvas, figure_spec
 from runners.errors import ConfigError
-from runners.figures import draw
+from runners.figures import _legend_columns, draw
 
 METHODS = ["zo/sgd", "zo/adam", "zo/new"]
 
@@ -91,6 +91,23 @@ def test_file_is_small_plain_and_undated(tmp_path):
     assert "<metadata>" not in text
     assert not re.search(r"matplotlib v|dc:date|<!--", text, re.I)
     assert ">Gap<" in text  # text stays text: it can be searched and read aloud
+
+
+def test_many_lines_share_their_points(tmp_path):
+    frame, curves = case([f"zo/m{i}" for i in range(20)], [f"zo/t{i}" for i in range(8)], 2, np.arange(1000))
+    table = draw("gap", CURVES, frame, curves.__getitem__, tmp_path)
+    assert table.groupby(["panel", "line"]).size().max() == 25
+    assert (tmp_path / "gap.svg").stat().st_size < 300_000
+
+
+def test_legends_fit(tmp_path):
+    for count in range(2, 12):
+        texts = {str(i): "m" * (5 + 3 * i) for i in range(count)}
+        columns = _legend_columns(texts, 95)
+        rows, longer = divmod(count, columns)
+        sizes = [rows + (i < longer) for i in range(columns)]
+        assert sum(sizes) == count
+        assert columns == 1 or columns * 11 <= 95
 
 
 def test_centre_and_interval_of_curves(tmp_path):
