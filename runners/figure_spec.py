@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from runners import build
 from runners.errors import ConfigError, nearest
 
 COMMON = (
@@ -23,11 +24,18 @@ SCALES = ("linear", "log", "symlog")
 CENTERS = ("mean", "geometric mean", "median", "proportion")
 
 
-def check(figure_id: str, spec: Any) -> None:
-    """Raise `ConfigError` where a figure's entry has an unknown or missing key, kind, scale or centre."""
+def check(figure_id: str, spec: Any, experiments: Iterable[str] | None = None) -> None:
+    """Raise `ConfigError` where a figure's entry has an unknown or missing key, kind, scale or centre.
+
+    With ``experiments``, the paper's, also where it names none of them or a function that does not exist.
+    """
     at = f"figure {figure_id}"
     if not isinstance(spec, dict):
         raise ConfigError(f"{at}: a mapping is expected, not {spec!r}")
+    if experiments is not None:
+        one_of(at, "experiment", spec.get("experiment"), experiments)
+        if "_target_" in spec:
+            build.locate(str(spec["_target_"]), at)
     if "_target_" in spec:
         return
     kind = spec.get("kind", "curves")
