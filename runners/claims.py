@@ -120,7 +120,7 @@ def expected_wrong(verdicts: Iterable[Mapping[str, Any]]) -> float:
             continue
         if str(verdict["expect"]).startswith(("exact", "population")):
             continue
-        cells = sum(cell["units"] >= MIN_UNITS for cell in verdict["cells"])
+        cells = sum((cell.get("units") or 0) >= MIN_UNITS for cell in verdict.get("cells") or [verdict])
         total += min(1.0, 0.025 * (min(cells, 1) if verdict["verdict"] == REPRODUCED else cells))
     return total
 
