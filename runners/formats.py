@@ -100,12 +100,21 @@ def told(statement: Statement) -> str:
     return reported(statement.best.get("reported", statement.spec.get("reported")))
 
 
+def stated(expect: Any) -> str:
+    """An expectation as results store it: ``exact: == 0`` for ``{exact: "== 0"}``."""
+    return (
+        ", ".join(f"{key}: {part}" for key, part in expect.items())
+        if isinstance(expect, dict)
+        else str(expect or "")
+    )
+
+
 def expectation(expect: Any) -> str:
-    """``≥ 1.5`` for ``>= 1.5``."""
-    if isinstance(expect, dict):
-        expect = ", ".join(f"{key}: {part}" for key, part in expect.items())
-    text = str(expect).replace(">=", "≥").replace("<=", "≤").replace("==", "=") if expect else ""
-    return re.sub(r"-(?=[\d.])", "−", text) or "—"
+    """``≥ 1.5`` for ``>= 1.5``, ``= 0 in every unit`` for ``exact: == 0``."""
+    mode, _, rest = stated(expect).rpartition(": ")
+    text = rest.replace(">=", "≥").replace("<=", "≤").replace("==", "=")
+    text = re.sub(r"-(?=[\d.])", "−", text) or "—"
+    return text + {"exact": " in every unit", "population": ", no sampling"}.get(mode, "")
 
 
 def changed(statement: Statement) -> bool:
@@ -113,12 +122,12 @@ def changed(statement: Statement) -> bool:
     then, now = statement.best.get("expect"), statement.spec.get("expect")
     if not then or now is None or statement.spec is statement.best:
         return False
-    # As stored ("exact: == 0") and as written ({exact: "== 0"}, or "exact" alone) are the same.
-    texts = [
-        expectation(part).replace("≥", ">=").replace("≤", "<=").replace(" = ", " == ") for part in (then, now)
+    # "exact" alone is stored with the number it stands for.
+    modes = [
+        stated(part).partition(":")[0] if stated(part)[:5] in ("exact", "popul") else ""
+        for part in (then, now)
     ]
-    regions = [region(text.replace("−", "-")) for text in texts]
-    modes = [text.partition(":")[0] if text[:1].isalpha() and text[:3] != "in " else "" for text in texts]
+    regions = [region(stated(part)) for part in (then, now)]
     return modes[0] != modes[1] or (regions[1] is not None and regions[0] != regions[1])
 
 
@@ -159,11 +168,12 @@ def why(statement: Statement) -> str:
     if verdict == "not run":
         return f"Not run. {reason(statement)}".strip()
     text = WHY[verdict]
-    if str(entry.get("expect", "")).startswith(("exact", "population")):
-        text = {
-            "reproduced": "Every unit satisfies the expectation exactly.",
-            "contradicted": "Not every unit satisfies the expectation.",
-        }.get(verdict, text)
+    mode = stated(entry.get("expect")).partition(":")[0]
+    if mode == "exact" and verdict in ("reproduced", "contradicted"):
+        text = f"{'Every' if verdict == 'reproduced' else 'Not every'} unit satisfies the expectation."
+    if mode == "population" and verdict in ("reproduced", "contradicted"):
+        inside = "inside" if verdict == "reproduced" else "outside"
+        text = f"The number lies {inside} the expectation; it is of all there is, not of a sample, so it is exact."
     if len(entry.get("cells") or []) > 1:
         text += f" The verdict is the worst of {len(entry['cells'])} cells."
     if verdict == "inconclusive" and entry.get("needed_units"):

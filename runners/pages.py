@@ -266,7 +266,10 @@ def settings_line(settings: Sequence[dict[str, Any]]) -> str:
 
 def wrong_by_chance(statements: Iterable[Statement]) -> float | None:
     """Verdicts expected to be wrong by chance, at most; None where nothing is judged."""
-    entries = [{"expect": None, **statement.best} for statement in statements if statement.verdict in JUDGED]
+    entries = []
+    for entry in (statement.best for statement in statements if statement.verdict in JUDGED):
+        cells = [{"units": cell.get("units") or 0} for cell in entry.get("cells") or [entry]]
+        entries.append({"verdict": entry["verdict"], "expect": entry.get("expect"), "cells": cells})
     return expected_wrong(entries) if entries else None
 
 

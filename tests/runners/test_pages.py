@@ -539,6 +539,13 @@ def test_number_and_interval(value, low, high, text):
     assert formats.value(shown) + (f" [{formats.bounds(shown)}]" if formats.bounds(shown) else "") == text
 
 
+def test_expectation():
+    texts = [
+        formats.expectation(x) for x in (">= -1.5", {"exact": "== 0"}, "population: <= 2", "exact", None)
+    ]
+    assert texts == ["≥ −1.5", "= 0 in every unit", "≤ 2, no sampling", "exact", "—"]
+
+
 def test_reported():
     assert formats.reported({"k/levy": 4.2, "k/ackley": None}) == "levy 4.20, ackley not given"
     assert formats.reported([1, 2.5]) == "[1, 2.50]"
