@@ -22,12 +22,15 @@ class Evidence:
     """Frames of one experiment, as claims and figures read them."""
 
     def __init__(self, sweep: Sweep, experiment: str):
+        from runners.claims import named_columns
+
         self.sweep, self.experiment = sweep, experiment
         self._records = {record["id"]: record for record in sweep.records(experiment)}
         self._curves: dict[str, pd.DataFrame] = {}
         self._rows: dict[str, pd.DataFrame] = {}
         cells = sweep.cells[experiment]
         always = {key for cell in cells for key in cell.coordinates}
+        always |= named_columns(sweep.paper.claims | sweep.paper.findings)
         self.frame = store.frame_of(self._records.values(), always=sorted(always))
         self.frame.insert(1, "experiment", experiment)
         finals = {record["id"] for record in self._records.values() if record["status"] in store.FINAL}

@@ -114,7 +114,8 @@ def frame_of(results: Iterable[dict[str, Any]], always: Iterable[str] = ()) -> p
     records = list(results)
     flat = [leaves(record["config"]) for record in records]
     seen: dict[str, Any] = {}
-    varying = dict.fromkeys(always)
+    present = {key for leaf in flat for key in leaf}
+    varying = dict.fromkeys(key for key in always if key in present)
     for leaf in flat:
         for key, value in leaf.items():
             if key in varying:
