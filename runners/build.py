@@ -141,7 +141,7 @@ def interface(node: Config, name: str) -> str:
     return str(node.get("interface") or f"tasks.{name.split('/')[0]}.interface.Method")
 
 
-def check_pair(config: Config) -> None:
+def check_pair(config: Config, where: str = "") -> None:
     """Raise ConfigError where method and task do not share an interface."""
     task = config["task"]
     wanted = interface(task, task["_name_"])
@@ -149,6 +149,7 @@ def check_pair(config: Config) -> None:
     for name, member in members.items():
         offered = interface(member, name)
         if offered != wanted:
+            at = f"{where}: " if where else ""
             raise ConfigError(
-                f"method {name} ({offered}) does not fit task {task['_name_']} ({wanted}): their interfaces differ"
+                f"{at}method {name} ({offered}) does not fit task {task['_name_']} ({wanted}): their interfaces differ"
             )

@@ -58,7 +58,11 @@ def value_of(text: str, key: str) -> Any:
     from hydra.errors import HydraException
 
     try:
-        override = OverridesParser.create().parse_override(f"{key.lstrip('+') or 'key'}={text}")
+        override = OverridesParser.create().parse_override(f"key={text}")
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"{key}={text}: one value is expected; python -m runners.run -m sweeps over several"
+            )
         return override.value()
     except HydraException as error:
         raise ConfigError(f"{key}={text}: not a value ({str(error).splitlines()[0]})") from error

@@ -6,6 +6,7 @@ from a group carry the option's name in ``_name_``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from runners.pins import pin
 
 Config = dict[str, Any]
 RUN_KEYS = ("method", "task", "seed", "device", "dtype", "ranks")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def check_option(group: str, name: Any, where: str = "") -> str:
@@ -44,13 +46,16 @@ def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tupl
     main, *others = places.conf_roots()
     if others:
         overrides.append("hydra.searchpath=[" + ",".join(f"file://{root}" for root in others) + "]")
-    if GlobalHydra.instance().is_initialized():  # called inside hydra.main: use a context of our own
-        GlobalHydra.instance().clear()
+    outer = GlobalHydra.instance().hydra  # hydra.main's, where this is called inside it
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(main), version_base="1.3"):
             tree = compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
+        chosen_text = " ".join(f"{key}={value}" for key, value in choices)
+        raise ConfigError(f"{chosen_text}: {' '.join(str(error).split())}") from error
+    finally:
+        GlobalHydra.instance().hydra = outer
     chosen = {}
     for key, option in tree.hydra.runtime.choices.items():
         group, _, path = key.partition("@")
@@ -160,9 +165,22 @@ def compose_run(
         config["ranks"] = ranks or int(declared)
     if not (isinstance(config["ranks"], int) and config["ranks"] >= 1):
         raise ConfigError(f"{at}ranks={config['ranks']!r}: expected a whole number of at least 1")
+    _check_machine(config, at)
+    if any(other["task"] != config["task"] for other in configs[1:]):
+        raise ConfigError(f"{at}the methods of a panel share one task: a setting changes it for some of them")
     if isinstance(method, list):
         config["method"] = {"_panel_": {c["method"]["_name_"]: c["method"] for c in configs}}
     return config
+
+
+def _check_machine(config: Config, at: str) -> None:
+    device, dtype = config["device"], config["dtype"]
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ConfigError(f"{at}device={device}: expected cpu, cuda, cuda:<number> or mps")
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(
+            f"{at}dtype={dtype}: expected one of {', '.join(DTYPES)}{nearest(str(dtype), DTYPES)}"
+        )
 
 
 def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> Config:
@@ -174,13 +192,28 @@ def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> C
             check_option(group, value, place or where)
             choices[f"{group}@{path}"] = value
             current = base(choices)
+    resolved = resolve(_with_leaves(current, triples, where), where)
+    if any(map(_interpolated, triples)):
+        # What an interpolation came to must be of its default's type too: set it as if it had been written out.
+        final = [
+            (triple[0], walk(resolved, triple[0].lstrip("+")), triple[2]) if _interpolated(triple) else triple
+            for triple in triples
+        ]
+        resolved = resolve(_with_leaves(current, final, where), where)
+    pin(resolved)
+    return resolved
+
+
+def _interpolated(triple: Triple) -> bool:
+    return isinstance(triple[1], str) and "${" in triple[1]
+
+
+def _with_leaves(current: Base, triples: list[Triple], where: str) -> Config:
     config: Config = plain_copy(current.tree)
     for path, value, place in triples:
         if not (current.group_at(path) and isinstance(value, str)):
             set_leaf(config, path, value, place or where)
-    resolved = resolve(config, where)
-    pin(resolved)
-    return resolved
+    return config
 
 
 def set_leaf(config: Config, path: str, value: Any, where: str = "") -> None:
@@ -245,12 +278,8 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     fits = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if (
-        isinstance(default, int)
-        and not isinstance(default, bool)
-        and isinstance(value, float)
-        and value == int(value)
-    ):
+    whole = isinstance(default, int) and not isinstance(default, bool)
+    if whole and isinstance(value, float) and value.is_integer():
         return int(value)
     if not fits:
         wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
@@ -269,7 +298,8 @@ def resolve(config: Config, where: str = "") -> Config:
     try:
         resolved: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from error
+        at = f"{where}: " if where else ""
+        raise ConfigError(f"{at}{' '.join(str(error).split())}") from error
     _check_missing(resolved, where)
     return dict(resolved)
 
@@ -285,4 +315,6 @@ def _has_interpolation(node: Any) -> bool:
 def _check_missing(config: Config, where: str) -> None:
     for path, value in leaves(config).items():
         if isinstance(value, str) and value == "???":
-            raise ConfigError(f"{where + ': ' if where else ''}{path} has no default: give it a value")
+            raise ConfigError(
+                f"{where + ': ' if where else ''}{path} is ??? (it has no default): give it a value"
+            )

@@ -14,7 +14,7 @@ from typing import Any
 from runners import build, compose, identity
 from runners.compose import Triple
 from runners.errors import ConfigError, nearest
-from runners.paper import Paper, grids, tune_rules, values
+from runners.paper import Paper, fits, grids, tune_rules, values
 
 Config = dict[str, Any]
 
@@ -68,6 +68,7 @@ class Expander:
         self.scale = scale
         self.overrides = overrides or Overrides()
         self._used: set[int] = set()
+        self._composed: dict[str, tuple[Config, bool | None]] = {}
 
     def judged(
         self,
@@ -98,11 +99,7 @@ class Expander:
                 continue
             seen.add(group)
             rule = next(
-                (
-                    rule
-                    for rule in rules
-                    if self._fits(rule.get("when"), coordinates, f"{self.paper.place}: tune.when", experiment)
-                ),
+                (rule for rule in rules if _applies(rule.get("when"), coordinates)),
                 None,
             )
             if rule is None:
@@ -136,19 +133,15 @@ class Expander:
         finally:
             self.overrides = saved
 
-    def _scale_entries(self, experiment: str, spec: Config) -> list[Config]:
+    def _scale_entries(self, spec: Config) -> list[Config]:
         entry = (spec.get("scale") or {}).get(self.scale) or {}
         if isinstance(entry, list):
-            for index, part in enumerate(entry):
-                if not isinstance(part, dict) or "set" not in part:
-                    where = f"{self.paper.place}: experiments.{experiment}.scale.{self.scale}[{index}]"
-                    raise ConfigError(f"{where}: expected a mapping with set (and when)")
             return list(entry)
         return [{"set": {key: value for key, value in entry.items() if key != "not_run"}}]
 
     def _rules(self, experiment: str, spec: Config) -> list[Config]:
         rules = [dict(rule) for rule in tune_rules(spec)]
-        for entry in self._scale_entries(experiment, spec):
+        for entry in self._scale_entries(spec):
             for key, value in entry["set"].items():
                 if key == "tune" and value is False:
                     return []
@@ -169,7 +162,7 @@ class Expander:
         found = []
         for grid in grids(spec):
             axes = {"seed": 0} | dict(grid)
-            for entry in self._scale_entries(experiment, spec):
+            for entry in self._scale_entries(spec):
                 if "when" not in entry:
                     axes.update({k: v for k, v in entry["set"].items() if k in axes})
             if self.overrides.seeds is not None and "seed" in axes:
@@ -201,7 +194,8 @@ class Expander:
         choices: list[list[tuple[str, Any]]] = []
         for need, target in (spec.get("needs") or {}).items():
             where = f"{self.paper.place}: experiments.{experiment}.needs.{need}"
-            choices.append([(f"task.{need}", pick) for pick in _match(target, point, finished, where)])
+            found = _match(target, point, finished, where, chosen=bool(self.overrides.only))
+            choices.append([(f"task.{need}", pick) for pick in found])
         for picks in itertools.product(*choices):
             yield point | dict(picks)
 
@@ -214,18 +208,18 @@ class Expander:
             found: list[Triple] = []
             for index, setting in enumerate(spec.get("settings") or []):
                 where = f"{place}.settings[{index}]"
-                if self._fits(setting.get("when"), point, f"{where}.when", experiment):
+                if _applies(setting.get("when"), point):
                     found += [(path, value, where) for path, value in setting["set"].items()]
                     sources.append({"set": setting["set"], "source": setting["source"]})
-            for entry in self._scale_entries(experiment, spec):
+            for entry in self._scale_entries(spec):
                 where = f"{place}.scale.{self.scale}"
-                if self._fits(entry.get("when"), point, f"{where}.when", experiment):
+                if _applies(entry.get("when"), point):
                     found += [
                         (path, value, where)
                         for path, value in entry["set"].items()
                         if path not in coordinates
-                        and path not in ("method", "task", "seed")
-                        and path[:4] != "tune"
+                        and path not in ("method", "task", "seed", "tune")
+                        and not path.startswith("tune.")
                     ]
             found += [(path, value, f"{place}.tune") for path, value in tuned.items()]
             found += [(k, v, f"{place}.grid") for k, v in coordinates.items() if k not in ("method", "task")]
@@ -235,12 +229,36 @@ class Expander:
                     found.append((path, value, where))
             return found
 
-        config = compose.compose_run(
-            coordinates["method"], coordinates["task"], triples, where=place, ranks=self.ranks
-        )
-        build.check_pair(config)
+        config = self._compose(coordinates, triples, place)
         shown = {key: _label(value) for key, value in coordinates.items()}
         return Cell(experiment, shown, config, sources=sources)
+
+    def _compose(self, coordinates: Config, triples: Callable[[str], list[Triple]], place: str) -> Config:
+        """One run's config. Runs that differ in their seed alone share its parts (no one writes into a config)."""
+        method, task = coordinates["method"], coordinates["task"]
+        plans = [(name, triples(name)) for name in (method if isinstance(method, list) else [method])]
+        leaves = [[leaf[:2] for leaf in plan if leaf[0] != "seed"] for _, plan in plans]
+        key = repr((method, task, leaves))
+        known, shared = self._composed.get(key, (None, None))
+        if known and shared:
+            config = dict(known)
+            for path, value, where in plans[0][1]:
+                if path == "seed":
+                    compose.set_leaf(config, path, value, where)
+            return config
+        config = compose.compose_run(
+            method,
+            task,
+            lambda name: next(plan for n, plan in plans if n == name),
+            where=place,
+            ranks=self.ranks,
+        )
+        build.check_pair(config, place)
+        if shared is None:  # a second seed shows whether the config depends on it anywhere else
+            other = known is not None and known["seed"] != config["seed"]
+            same = known is not None and known | {"seed": 0} == config | {"seed": 0}
+            self._composed[key] = (config, same if other else None)
+        return config
 
     @staticmethod
     def _has(method: str, task: str, path: str) -> bool:
@@ -249,41 +267,28 @@ class Expander:
         missing = object()
         return compose.walk(compose.base({"method": method, "task": task}).tree, path, missing) is not missing
 
-    def _fits(self, when: Any, point: Config, where: str, experiment: str) -> bool:
-        if when is None:
-            return True
-        if not isinstance(when, dict):
-            raise ConfigError(f"{where}: expected a mapping, found {when!r}")
-        for key, wanted in when.items():
-            if key not in point:
-                spec = self.paper.experiments[experiment]
-                known = {axis for grid in grids(spec) for axis in grid} | {
-                    f"task.{n}" for n in spec.get("needs") or {}
-                }
-                if key not in known:
-                    raise ConfigError(f"{where}: '{key}' is no axis of the grid{nearest(key, known)}")
-                return False
-            patterns = wanted if isinstance(wanted, list) else [wanted]
-            own = point[key] if isinstance(point[key], list) else [point[key]]
-            if not any(_same(value, pattern) for value in own for pattern in patterns):
-                return False
-        return True
+
+def _applies(when: Config | None, point: Config) -> bool:
+    """Whether a condition holds at a point of the grid (``Paper`` has checked its axes and values)."""
+    for axis, wanted in (when or {}).items():
+        if axis not in point:
+            return False
+        patterns = wanted if isinstance(wanted, list) else [wanted]
+        own = point[axis] if isinstance(point[axis], list) else [point[axis]]
+        if not any(fits(_label(value), pattern) for value in own for pattern in patterns):
+            return False
+    return True
 
 
-def _same(value: Any, pattern: Any) -> bool:
-    value = _label(value)
-    if isinstance(value, str) and isinstance(pattern, str):
-        return fnmatch.fnmatchcase(value, pattern)
-    return bool(value == pattern)
-
-
-def _match(target: Config, point: Config, finished: dict[str, list[Cell]], where: str) -> list[Config]:
-    """Finished runs that a ``needs`` entry asks for, as task nodes."""
+def _match(
+    target: Config, point: Config, cells: dict[str, list[Cell]], where: str, *, chosen: bool
+) -> list[Config]:
+    """Runs that a ``needs`` entry asks for, as task nodes. ``chosen``: cells were left out on the command line."""
     asked = {key: value for key, value in target.items() if key != "experiment"}
     fan_out = [key for key, value in asked.items() if value == "*" or isinstance(value, list)]
-    picks = []
-    for cell in finished.get(target["experiment"], []):
-        fits = True
+    picks: dict[str, Config] = {}
+    for cell in cells.get(target["experiment"], []):
+        fit = True
         for key, value in asked.items():
             if key not in cell.coordinates:
                 raise ConfigError(
@@ -291,21 +296,21 @@ def _match(target: Config, point: Config, finished: dict[str, list[Cell]], where
                 )
             own = cell.coordinates[key]
             if value == "same":
-                fits &= own == _label(point.get(key))
+                fit &= own == _label(point.get(key))
             elif isinstance(value, list):
-                fits &= own in value
+                fit &= own in value
             else:
-                fits &= value == "*" or own == value
-        if fits:
+                fit &= value == "*" or own == value
+        if fit:
             label = "/".join(str(cell.coordinates[key]) for key in fan_out) or cell.id
-            picks.append({"_run_": cell.id, "folder": cell.folder, "_name_": label})
-    if finished and not picks:
+            if label in picks or (picks and not fan_out):
+                raise ConfigError(
+                    f'{where}: several runs of {target["experiment"]} fit {asked}; name one, or use "*"'
+                )
+            picks[label] = {"_run_": cell.id, "folder": cell.folder, "_name_": label}
+    if cells and not picks and not chosen:
         raise ConfigError(f"{where}: no run of {target['experiment']} fits {asked}")
-    if len(picks) > 1 and not fan_out:
-        raise ConfigError(
-            f'{where}: {len(picks)} runs of {target["experiment"]} fit {asked}; name one, or use "*"'
-        )
-    return picks
+    return list(picks.values())
 
 
 def _label(value: Any) -> Any:

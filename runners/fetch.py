@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runners import build, cli, places
-from runners.errors import ConfigError
+from runners.errors import ConfigError, nearest
 from runners.identity import digest
 from runners.paper import SCALES, Paper, needed
 
@@ -25,7 +25,8 @@ def run(arguments: list[str]) -> int:
     paper = Paper(options.pop("paper"))
     scale = cli.take(options, "scale", "laptop", SCALES)
     if options:
-        raise ConfigError(f"unknown option '{next(iter(options))}'")
+        name = next(iter(options))
+        raise ConfigError(f"unknown option '{name}'{nearest(name, ('paper', 'scale'))}")
     doors = {digest(node): node for node in _doors(paper, scale)}
     size = sum(float(node.get("size_mb") or 0) for node in doors.values())
     free = shutil.disk_usage(places.HOME).free / 2**20

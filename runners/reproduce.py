@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -66,6 +67,8 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(
             "publish=true takes no overrides: published results are the paper's own experiments"
         )
+    if publish and experiments:
+        raise ConfigError("publish=true takes no experiment=: a paper and scale are published as a whole")
 
     from runners.sweep import Sweep
 
@@ -95,7 +98,7 @@ def parse_overrides(options: dict[str, str]) -> Overrides:
     overrides = Overrides()
     for key, text in options.items():
         if key == "seeds":
-            if not text.isdigit() or int(text) < 1:
+            if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
                 raise ConfigError(f"seeds={text}: expected a whole number of at least 1")
             overrides.seeds = list(range(int(text)))
         elif key in ("method", "task"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
 from runners import cli, places
 from runners.errors import ConfigError, nearest
+from runners.identity import ID_DIGITS
 
 USAGE = """
 usage: python -m runners.run method=<kind>/<name> task=<kind>/<name> [seed=3] [key=value ...]
@@ -40,30 +42,45 @@ OPTIONS = (
 def run(arguments: list[str]) -> int:
     """The command line."""
     if "-m" in arguments or "--multirun" in arguments:
-        return _hydra(arguments)
-    options = dict(cli.pairs(arguments))
-    if "paper" in options:
+        from runners import multirun
+
+        return multirun.run(arguments)
+    if any(argument.startswith("paper=") for argument in arguments):
         from runners import reproduce
 
         return reproduce.run(arguments)
+    return one(dict(cli.pairs(arguments)))
+
+
+def one(options: dict[str, str]) -> int:
+    """One run (also what a job of a Hydra sweep is); returns the exit code."""
+    config, settings = checked(options)
+    return _execute(config, **settings)
+
+
+def checked(options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config of a run and how to run it; ConfigError for every mistake that shows without running."""
+    from runners import build
+    from runners.group import check_devices
+
     again = cli.flag(options, "again")
     stale = cli.take(options, "stale", "rerun", ("rerun", "keep"))
     tracker = _tracker(options)
     ranks = _ranks(options)
-    config, run_id = _stored(options) if "id" in options else (_compose(options, ranks), None)
-    return _execute(config, again=again or run_id is not None, stale=stale, tracker=tracker)
-
-
-def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[str, Any] | None) -> int:
-    from runners import build, provenance
-    from runners.execute import Executor
-    from runners.group import check_devices
-
-    provenance.limit_threads(1)
+    stored = "id" in options
+    config = _stored(options) if stored else _compose(options, ranks)
     check_devices(config)
     build.check_pair(config)
     build.check(config["method"], "method", top=True)
     build.check(config["task"], "task", top=True)
+    return config, {"again": again or stored, "stale": stale, "tracker": tracker}
+
+
+def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[str, Any]) -> int:
+    from runners import provenance
+    from runners.execute import Executor
+
+    provenance.limit_threads(1)
     executor = Executor(places.outputs(), tracker=tracker, stale=stale, progress=False)
     try:
         outcome = executor.run(config, again=again)
@@ -117,18 +134,20 @@ def _compose(options: dict[str, str], ranks: int | None) -> dict[str, Any]:
     return compose_run(members, task, lambda _: triples, ranks=ranks)
 
 
-def _stored(options: dict[str, str]) -> tuple[dict[str, Any], str]:
+def _stored(options: dict[str, str]) -> dict[str, Any]:
     from runners import yamls
     from runners.store import Store
 
     wanted = options.pop("id")
     if options:
         raise ConfigError(f"id={wanted} repeats a stored run: '{next(iter(options))}' does not go with it")
+    if not re.fullmatch(f"[0-9a-f]{{{ID_DIGITS}}}", wanted):
+        raise ConfigError(f"id={wanted}: expected {ID_DIGITS} hexadecimal digits")
     folder = Store(places.outputs()).find(wanted)
     if folder is None or not (folder / "config.yaml").is_file():
         raise ConfigError(f"no stored run with id {wanted}")
     config: dict[str, Any] = yamls.load(folder / "config.yaml")
-    return config, wanted
+    return config
 
 
 def _tracker(options: dict[str, str]) -> dict[str, Any]:
@@ -138,54 +157,6 @@ def _tracker(options: dict[str, str]) -> dict[str, Any]:
     name = check_option("tracker", options.pop("tracker", "none"))
     leaves = {key: options.pop(key) for key in list(options) if key.startswith("tracker.")}
     return group_config("tracker", name, leaves)
-
-
-def _hydra(arguments: list[str]) -> int:
-    """A Hydra multirun: Hydra expands and launches, each job goes through the same store."""
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig
-
-    from runners.compose import check_option
-
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key in ("method", "task") and value:
-            for name in value.split(","):
-                check_option(key, name)
-    others = [f"file://{root}" for root in places.conf_roots()[1:]]
-    sys.argv = [sys.argv[0], *arguments]
-    if others:
-        sys.argv.append("hydra.searchpath=[" + ",".join(others) + "]")
-    codes: list[int] = []
-
-    @hydra.main(config_path=str(places.conf_roots()[0]), config_name="config", version_base="1.3")
-    def job(tree: DictConfig) -> int:
-        code = hydra_job(tree, dict(HydraConfig.get().runtime.choices))
-        codes.append(code)
-        return code
-
-    job()
-    return max(codes, default=0)
-
-
-def hydra_job(tree: Any, choices: dict[str, Any]) -> int:
-    """One job of a Hydra sweep (also what Hydra's own launchers call)."""
-    from omegaconf import OmegaConf
-
-    from runners.compose import RUN_KEYS, walk
-
-    plain: Any = OmegaConf.to_container(tree, resolve=True)
-    for key, option in choices.items():
-        group, _, path = key.partition("@")
-        node = walk(plain, path or group)
-        if option is not None and isinstance(node, dict):
-            node["_name_"] = option
-    if not isinstance(plain.get("method"), dict) or not isinstance(plain.get("task"), dict):
-        raise ConfigError("a sweep names method=<kind>/<name> and task=<kind>/<name>")
-    tracker = plain.get("tracker")
-    config = {key: plain[key] for key in RUN_KEYS}
-    return _execute(config, again=False, stale="rerun", tracker=tracker)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runners import artifacts as artifact_nodes
-from runners import build, places, provenance
+from runners import build, figure_spec, places, provenance
 from runners.errors import ConfigError, Pending, StoreError
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
@@ -88,12 +88,20 @@ class Sweep:
         from runners.claims import validate
 
         validate(self.paper.claims | self.paper.findings, self.paper.experiments)
+        for name, figure in self.paper.figures.items():
+            figure_spec.check(name, figure, self.paper.experiments)
         checked: set[str] = set()
-        for name in self.order:
-            if needed(self.paper.experiments[name]):
-                continue  # its configs exist once the runs it needs do
-            cells = [cell for cell, _, _ in self.expander.tuning(name)] + self.expander.judged(name)
-            for cell in cells:
+        planned: dict[str, list[Cell]] = {}
+        for name in list(self.order):
+            needs = needed(self.paper.experiments[name])
+            # Tuning may still change which runs are needed, but not whether their names, keys and types are right.
+            cells = self.expander.judged(name, finished={need: planned.get(need, []) for need in needs})
+            planned[name] = cells
+            if not cells:
+                self.order.remove(name)
+                self.skipped[name] = "no cell with these choices"
+                continue
+            for cell in [cell for cell, _, _ in self.expander.tuning(name)] + cells:
                 if self.launcher_config.get("_target_", "").startswith("runners.launchers.local"):
                     check_devices(cell.config)
                 for part in ("method", "task"):
@@ -101,6 +109,11 @@ class Sweep:
                     if shape not in checked:
                         checked.add(shape)
                         build.check(cell.config[part], part, top=True)
+        if not self.order:
+            chosen = " ".join(f"{key}={','.join(names)}" for key, names in self.overrides.only.items())
+            raise ConfigError(
+                f"{chosen or self.paper.slug}: no cell of {self.paper.slug} at scale {self.scale}"
+            )
         if self.overrides.leaves:
             self.expander.check_overrides()
 
@@ -186,8 +199,6 @@ class Sweep:
             for need in needed(self.paper.experiments[name])
         }
         self.cells[name] = self.expander.judged(name, tuned=winners, finished=finished)
-        if not self.cells[name]:
-            raise ConfigError(f"{self.paper.place}: experiments.{name} has no cell with these choices")
         record = [
             {"id": cell.id, "coordinates": cell.coordinates, "config": cell.config, "sources": cell.sources}
             for cell in self.cells[name]

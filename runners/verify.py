@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runners import cli, places
-from runners.errors import ConfigError
+from runners.errors import ConfigError, nearest
 from runners.paper import SCALES, Paper
 
 USAGE = """
@@ -32,7 +32,8 @@ def run(arguments: list[str]) -> int:
     paper = Paper(options.pop("paper"))
     scale = cli.take(options, "scale", "laptop", SCALES)
     if options:
-        raise ConfigError(f"unknown option '{next(iter(options))}'")
+        name = next(iter(options))
+        raise ConfigError(f"unknown option '{name}'{nearest(name, ('paper', 'scale'))}")
     sweep = Sweep(paper, scale, launcher=group_config("launcher", "local", {}), stale="keep")
     frozen = places.outputs() / "report" / paper.slug / scale / "frozen"
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}

@@ -48,6 +48,9 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     _join_ranges(node)
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     for index, key in enumerate(keys):
+        if not isinstance(key, str | int | float | None):
+            line = node.value[index][0].start_mark.line + 1
+            raise ConfigError(f"line {line}: a key must be a name, not {key!r}")
         if key in keys[:index]:
             line = node.value[index][0].start_mark.line + 1
             raise ConfigError(f"line {line}: the key '{key}' stands twice")
@@ -66,6 +69,8 @@ def load(path: Path) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name}: not a text in UTF-8 (byte {error.start})") from error
 
 
 def parse(text: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import pebble
 
 from runners import provenance
-from runners.errors import StoreError
+from runners.errors import ConfigError, StoreError
 from runners.execute import Outcome
 from runners.fingerprint import targets
 from runners.group import count_gpus
@@ -44,6 +44,13 @@ class Local:
         gpus: list[int] | None = None,
         per_gpu: int = 1,
     ):
+        for name, value in (("workers", workers), ("per_gpu", per_gpu)):
+            if value is not None and not (type(value) is int and value >= 1):
+                raise ConfigError(f"launcher.{name}={value!r}: expected a whole number of at least 1")
+        if memory_gb is not None and not (type(memory_gb) in (int, float) and memory_gb > 0):
+            raise ConfigError(f"launcher.memory_gb={memory_gb!r}: expected a number above 0")
+        if gpus is not None and not (isinstance(gpus, list) and all(type(gpu) is int for gpu in gpus)):
+            raise ConfigError(f"launcher.gpus={gpus!r}: expected a list of numbers, like [0, 1]")
         self.workers = workers or len(os.sched_getaffinity(0))
         total = provenance.hardware()["memory_gb"] or 4.0
         self.memory_gb = memory_gb or 0.9 * total
