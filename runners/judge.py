@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from runners.sweep import Sweep
 
-SYMBOL = {"reproduced": "✓", "contradicted": "✗", "inconclusive": "~", "shown": "·", "not run": "–"}
-
 
 class Evidence:
     """Frames of one experiment, as claims and figures read them."""
@@ -30,7 +28,7 @@ class Evidence:
         self._rows: dict[str, pd.DataFrame] = {}
         cells = sweep.cells[experiment]
         always = {key for cell in cells for key in cell.coordinates}
-        always |= named_columns(sweep.paper.claims | sweep.paper.findings)
+        always |= set(named_columns(sweep.paper.claims | sweep.paper.findings))
         self.frame = store.frame_of(self._records.values(), always=sorted(always))
         self.frame.insert(1, "experiment", experiment)
         finals = {record["id"] for record in self._records.values() if record["status"] in store.FINAL}
@@ -177,6 +175,7 @@ def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
 def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
     import pandas as pd
 
+    from runners import figure_spec
     from runners.figures import draw
 
     (folder / "figures").mkdir(exist_ok=True)
@@ -187,7 +186,9 @@ def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
         proof = evidence.get(str(spec.get("experiment")))
         if proof is None or not len(proof._finished):
             continue
-        drawn.append(draw(name, spec, proof.frame, proof.curves, folder / "figures", rows=proof.rows))
+        methods = figure_spec.methods(sweep.paper.raw)
+        place = folder / "figures"
+        drawn.append(draw(name, spec, proof.frame, proof.curves, place, rows=proof.rows, methods=methods))
     if drawn:
         table = pd.concat(drawn, ignore_index=True)
         write_atomic(
@@ -208,6 +209,8 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from runners.published import SYMBOLS
+
     committed = {}
     if (reference / "verdicts.json").is_file():
         published = json.loads((reference / "verdicts.json").read_text(encoding="utf-8"))
@@ -219,7 +222,7 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
         for entry in verdicts[kind]:
             low, high = number(entry.get("low")), number(entry.get("high"))
             table.add_row(
-                SYMBOL.get(entry["verdict"], "?"),
+                SYMBOLS.get(entry["verdict"], "?"),
                 entry["id"] + (" (finding)" if kind == "findings" else ""),
                 str(entry.get("expect") or ""),
                 number(entry.get("value")),
