@@ -49,6 +49,7 @@ class Sweep:
         self.settings = Settings(self.root, tracker, stale, fail_fast=fail_fast)
         self.launcher_config = launcher
         self.fingerprints = Fingerprinter()
+        self.planned: dict[str, list[Cell]] = {}  # what check() has expanded and no run can change any more
         self.cells: dict[str, list[Cell]] = {}
         self.results: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
@@ -91,6 +92,7 @@ class Sweep:
         for name, figure in self.paper.figures.items():
             figure_spec.check(name, figure, self.paper.experiments)
         checked: set[str] = set()
+        seen: set[int] = set()  # parts that runs share
         planned: dict[str, list[Cell]] = {}
         for name in list(self.order):
             needs = needed(self.paper.experiments[name])
@@ -101,10 +103,16 @@ class Sweep:
                 self.order.remove(name)
                 self.skipped[name] = "no cell with these choices"
                 continue
-            for cell in [cell for cell, _, _ in self.expander.tuning(name)] + cells:
+            tuning = [cell for cell, _, _ in self.expander.tuning(name)]
+            if not tuning and not needs:
+                self.planned[name] = cells
+            for cell in tuning + cells:
                 if self.launcher_config.get("_target_", "").startswith("runners.launchers.local"):
                     check_devices(cell.config)
                 for part in ("method", "task"):
+                    if id(cell.config[part]) in seen:
+                        continue
+                    seen.add(id(cell.config[part]))
                     shape = digest(_shape(cell.config[part]))
                     if shape not in checked:
                         checked.add(shape)
@@ -194,11 +202,10 @@ class Sweep:
 
     def _freeze(self, name: str, winners: dict[Any, dict[str, Any]]) -> None:
         """Fix an experiment's configs: later edits of a YAML change nothing in this sweep."""
-        finished = {
-            need: [cell for cell in self.cells[need] if cell.id in self.results]
-            for need in needed(self.paper.experiments[name])
-        }
-        self.cells[name] = self.expander.judged(name, tuned=winners, finished=finished)
+        # A run whose opponent has no result fails by itself and says so.
+        finished = {need: self.cells[need] for need in needed(self.paper.experiments[name])}
+        planned = self.planned.pop(name, None)
+        self.cells[name] = planned or self.expander.judged(name, tuned=winners, finished=finished)
         record = [
             {"id": cell.id, "coordinates": cell.coordinates, "config": cell.config, "sources": cell.sources}
             for cell in self.cells[name]
@@ -254,6 +261,8 @@ class Sweep:
                 hit = self.store.look(job.config, job.id, None)
                 if hit.result is not None:
                     self.results[job.id] = hit.result
+                    if not hit.result["fingerprint"]:
+                        self.board._say(f"{job.label} {job.id}: its code was edited as it ran; counts as stale")
         self._go_on(jobs)
 
     def _go_on(self, jobs: dict[str, Job]) -> None:
@@ -264,7 +273,7 @@ class Sweep:
 
     def _prepare(self, jobs: dict[str, Job]) -> None:
         """Build the artifacts that the coming runs ask for, each once, those that others use first."""
-        shelf = artifact_nodes.ArtifactStore(self.root)
+        shelf = artifact_nodes.ArtifactStore(self.root, self.fingerprints)
         wanted: dict[str, dict[str, Any]] = {}
         for job in jobs.values():
             for node in artifact_nodes.nodes(job.config):
