@@ -28,8 +28,9 @@ from runners.store import write_atomic
 class ArtifactStore:
     """Artifacts under ``<outputs>/artifacts``, with the committed ones as a second source."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, code: Fingerprinter | None = None):
         self.root = root / "artifacts"
+        self.code = code or Fingerprinter()
         self._ready: dict[str, tuple[Path, str]] = {}
 
     def path(self, node: dict[str, Any]) -> Path:
@@ -41,7 +42,7 @@ class ArtifactStore:
         """The finished folder and its content's checksum, or None if it must be built (again)."""
         folder = self.path(node)
         committed = places.results() / "artifacts" / folder.parent.name / folder.name
-        fingerprint = Fingerprinter().of(node)
+        fingerprint = self.code.of(node)
         for candidate in (folder, committed):
             try:
                 record = json.loads((candidate / "artifact.json").read_bytes())
@@ -76,7 +77,7 @@ class ArtifactStore:
         content = _checksum(spare)
         record = {
             "node": node,
-            "fingerprint": Fingerprinter().of(node),
+            "fingerprint": self.code.of(node) if self.code.unchanged(node) else "",
             "content": content,
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "provenance": provenance.describe(),

@@ -17,7 +17,7 @@ from runners.errors import ConfigError
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
 from runners.recorder import STOP_FILE, DeadlineReached, Diverged, Recorder, SilentRecorder, Stopped
-from runners.store import Store, write_atomic
+from runners.store import Store, sizes, write_atomic
 
 Config = dict[str, Any]
 
@@ -47,7 +47,8 @@ class Executor:
         self.store = Store(self.root)
         self.source = self.root  # where the finished runs that a run needs are
         self.claims = Claims(self.root)
-        self.artifacts = ArtifactStore(self.root)
+        self.code = Fingerprinter()
+        self.artifacts = ArtifactStore(self.root, self.code)
         self.tracker = tracker
         self.stale = stale
         self.progress_file = self.claims.folder / f"{self.claims.token}.progress" if progress else None
@@ -67,7 +68,7 @@ class Executor:
         A run of several ranks, or one that is given GPUs, goes into processes of its own (``runners.group``).
         """
         run_id = run_id or identity.run_id(config)
-        fingerprint = fingerprint or Fingerprinter().of(config)
+        fingerprint = fingerprint or self.code.of(config)
         hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
         if hit.state == "finished" and hit.result and not again:
             return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
@@ -187,7 +188,9 @@ class Executor:
                 "config": identity.canonical(config),
                 "summary": recorder.values,
                 "artifacts": recorder.artifacts_used,
-                "fingerprint": fingerprint,
+                "fingerprint": fingerprint if self._is_of(config, fingerprint) else "",
+                "needs": self.store.needs(config),
+                "sizes": sizes(folder),
                 "started": round(started, 3),
                 **cost,
                 "provenance": provenance.describe(),
@@ -201,9 +204,18 @@ class Executor:
             tracker.finish(status, recorder.values)
         return Outcome(run_id, status, cost["wall_seconds"], error=error)
 
+    def _is_of(self, config: Config, fingerprint: str) -> bool:
+        """Whether the code that this process has loaded is the fingerprinted one, and still is on the disk."""
+        return self.code.of(config) == fingerprint and self.code.unchanged(config)
+
     def _finished_run(self, node: Config) -> build.FinishedRun:
         folder = self.source / node["folder"]
-        record = json.loads((folder / "result.json").read_bytes())
+        try:
+            record = json.loads((folder / "result.json").read_bytes())
+        except FileNotFoundError:
+            raise ConfigError(
+                f"needs the run {node['_name_']} ({node['_run_']}), which has no result"
+            ) from None
         return build.FinishedRun(node["_run_"], folder, record["config"], record["summary"])
 
     def _tracker(self, config: Config, run_id: str, labels: dict[str, str], folder: Path) -> Any:

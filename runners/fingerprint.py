@@ -11,12 +11,13 @@ import ast
 import hashlib
 import importlib.util
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runners import places
 
-_parsed: dict[Path, tuple[tuple[int, int], str, tuple[str, ...]]] = {}
+_parsed: dict[Path, _Source] = {}
 
 
 def targets(node: Any) -> set[str]:
@@ -34,10 +35,12 @@ def targets(node: Any) -> set[str]:
 
 
 class Fingerprinter:
-    """Computes fingerprints, each set of targets once; make a new one where files may have changed."""
+    """Fingerprints of the code as it is when first looked at; a new one sees what was edited since."""
 
     def __init__(self) -> None:
         self._by_targets: dict[frozenset[str], str] = {}
+        self._reached: dict[frozenset[str], list[Path]] = {}
+        self._seen: dict[Path, _Source] = {}
         self._files: dict[str, Path | None] = {}
         self._roots = {name: self._root(name) for name in places.our_packages()}
 
@@ -52,10 +55,19 @@ class Fingerprinter:
         key = frozenset(targets(config))
         if key not in self._by_targets:
             digest = hashlib.sha256()
-            for name, (_, tree_hash) in sorted(self.modules(key).items()):
+            modules = self.modules(key)
+            for name, (_, tree_hash) in sorted(modules.items()):
                 digest.update(f"{name} {tree_hash}\n".encode())
             self._by_targets[key] = digest.hexdigest()[:16]
+            self._reached[key] = [file for file, _ in modules.values()]
         return self._by_targets[key]
+
+    def unchanged(self, config: Any) -> bool:
+        """Whether no file behind a config's fingerprint has been touched since it was first looked at."""
+        self.of(config)
+        return all(
+            _stamp(file) == self._seen[file].stamp for file in self._reached[frozenset(targets(config))]
+        )
 
     def modules(self, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
         """Modules of ours reached from dotted names: {module: (file, hash of its syntax tree)}."""
@@ -66,11 +78,13 @@ class Fingerprinter:
                 module = ".".join(parts[:length])
                 file = self._file(module)
                 if file is None:
+                    if self._is_folder(module):  # a namespace package: no code of its own
+                        continue
                     break
                 if module not in reached:
-                    tree_hash, imports = _parse(file, module)
-                    reached[module] = (file, tree_hash)
-                    waiting.extend(imports)
+                    source = self._seen.setdefault(file, _parse(file, module))
+                    reached[module] = (file, source.tree_hash)
+                    waiting.extend(source.imports)
         return reached
 
     def _file(self, module: str) -> Path | None:
@@ -85,22 +99,41 @@ class Fingerprinter:
             self._files[module] = found
         return self._files[module]
 
+    def _is_folder(self, module: str) -> bool:
+        top, *rest = module.split(".")
+        root = self._roots.get(top)
+        return root is not None and root.joinpath(*rest).is_dir()
 
-def _parse(file: Path, module: str) -> tuple[str, tuple[str, ...]]:
-    stat = file.stat()
-    stamp = (stat.st_mtime_ns, stat.st_size)
+
+@dataclass(frozen=True)
+class _Source:
+    stamp: tuple[int, int] | None  # time of modification (ns) and size
+    tree_hash: str
+    imports: tuple[str, ...]
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_size)
+
+
+def _parse(file: Path, module: str) -> _Source:
+    stamp = _stamp(file)
     cached = _parsed.get(file)
-    if cached is None or cached[0] != stamp:
+    if cached is None or cached.stamp != stamp:
         tree = ast.parse(file.read_bytes(), filename=str(file))
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
         imports = tuple(sorted(_imports(tree, package)))
-        cached = (stamp, hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest(), imports)
+        cached = _Source(stamp, hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest(), imports)
         _parsed[file] = cached
-    return cached[1], cached[2]
+    return cached
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """Drop docstrings (comments are not in the tree)."""
+    """Drop docstrings (comments are not in the tree) and the bodies of Protocols, which compute nothing."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
@@ -110,6 +143,8 @@ def _bare(tree: ast.Module) -> ast.Module:
                 and isinstance(first.value.value, str)
             ):
                 node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases):
+            node.body = [ast.Pass()]
     return tree
 
 

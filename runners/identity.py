@@ -27,6 +27,8 @@ def canonical(config: Config) -> Config:
 
 
 def _strip(node: Any) -> Any:
+    if "_panel_" in node:
+        return {"_panel_": {name: _strip(member) for name, member in node["_panel_"].items()}}
     return {key: value for key, value in node.items() if key not in ("resources", "interface")}
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 FINAL = ("done", "diverged")
+TABLES = ("metrics.jsonl", "rows.jsonl")
+RESULT_KEYS = {
+    "id",
+    "status",
+    "config",
+    "summary",
+    "fingerprint",
+    "needs",
+    "sizes",
+    "wall_seconds",
+    "provenance",
+}
 
 
 @dataclass
@@ -59,29 +72,46 @@ class Store:
 
     def look(self, config: Config, run_id: str, fingerprint: str | None, *, stale: str = "rerun") -> Hit:
         """Whether a run is finished. A stored config that differs from the asked one is reported and re-run."""
-        folder = self.folder(config, run_id)
+        folder = f"{self.root}/{identity.folder(config, run_id)}"
         try:
-            result = _load(folder / "result.json")
+            result = _load(f"{folder}/result.json")
         except FileNotFoundError:
             return Hit("missing")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return Hit("missing", problems=[f"{folder}/result.json is not readable ({error}): run again"])
-        if result.get("status") not in FINAL or "config" not in result:
+        if not _is_ours(result):
             return Hit("missing", problems=[f"{folder}/result.json is not a result of ours: run again"])
-        if result["config"] != identity.canonical(config):
+        asked = identity.canonical(config)
+        if result["config"] != asked and identity.digest(result["config"]) != identity.digest(asked):
             return Hit("missing", problems=[f"{folder} holds another config under the same id: run again"])
-        if fingerprint and result.get("fingerprint") != fingerprint:
+        if result["sizes"] != sizes(folder):
+            return Hit("missing", problems=[f"{folder}: its tables are not as the run left them: run again"])
+        if fingerprint and (result["fingerprint"] != fingerprint or result["needs"] != self.needs(config)):
             if stale == "keep":
                 return Hit("finished", result | {"stale": True})
             return Hit("stale", result)
         return Hit("finished", result)
 
+    def needs(self, config: Config) -> dict[str, str]:
+        """Fingerprints of the finished runs that a config's task takes ("" where one has no result)."""
+        found = {}
+        for node in config["task"].values():
+            if isinstance(node, dict) and "_run_" in node:
+                try:
+                    found[node["_run_"]] = str(
+                        _load(self.root / node["folder"] / "result.json")["fingerprint"]
+                    )
+                except (OSError, ValueError, KeyError):
+                    found[node["_run_"]] = ""
+        return found
+
     def failure(self, config: Config, run_id: str) -> dict[str, Any] | None:
         """Record of a run's last attempt that failed, timed out or was interrupted."""
         try:
-            return _load(self.folder(config, run_id) / "failure.json")
-        except (FileNotFoundError, ValueError):
+            record = _load(self.folder(config, run_id) / "failure.json")
+        except (OSError, ValueError):
             return None
+        return record if {"status", "error"} <= set(record) else None
 
     def record_failure(self, config: Config, run_id: str, status: str, error: str, detail: str = "") -> None:
         """Write ``failure.json`` for a run that its own process could not record (killed, timed out)."""
@@ -95,9 +125,9 @@ class Store:
         for path in sorted(self.root.glob("*/*/*/*/result.json")):
             try:
                 result = _load(path)
-            except ValueError:
+            except (ValueError, OSError):
                 continue
-            if result.get("status") in FINAL and "config" in result:
+            if _is_ours(result):
                 yield result | {"folder": str(path.parent)}
 
     def frame(self, results: Iterable[dict[str, Any]] | None = None) -> pd.DataFrame:
@@ -157,7 +187,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     lines = text.split("\n")
-    records = []
+    records: list[dict[str, Any]] = []
+    if not lines[-1]:  # every line is whole: all are read at once
+        with contextlib.suppress(ValueError):
+            records += json.loads(f"[{','.join(lines[:-1])}]")
+            lines = []
     for index, line in enumerate(lines):
         if not line.strip():
             continue
@@ -208,8 +242,22 @@ def rows_frame(runs: pd.DataFrame, folder_of: Callable[[str], Path], unit: str) 
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*runs.columns, "i"])
 
 
-def _load(path: Path) -> dict[str, Any]:
-    record = json.loads(path.read_bytes())
+def sizes(folder: Path | str) -> dict[str, int]:
+    """Bytes of a run's tables: a finished run whose tables have others was torn by what came after it."""
+    found = {}
+    for name in TABLES:
+        with contextlib.suppress(OSError):
+            found[name] = os.stat(f"{folder}/{name}").st_size
+    return found
+
+
+def _is_ours(result: dict[str, Any]) -> bool:
+    return result.get("status") in FINAL and set(result) >= RESULT_KEYS
+
+
+def _load(path: Path | str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        record = json.loads(file.read())
     if not isinstance(record, dict):
         raise ValueError("not a mapping")
     return record

@@ -82,9 +82,12 @@ def verify(sweep: Any, groups: dict[tuple[str, str], list[dict[str, Any]]]) -> i
             renewed = 0
             for cell in cells:
                 result = stored.get(cell["id"])
-                if result is not None and result["fingerprint"] != fresh:
+                needs = sweep.store.needs(cell["config"])
+                if result is not None and (result["fingerprint"], result["needs"]) != (fresh, needs):
                     folder = sweep.store.folder(cell["config"], cell["id"])
-                    write_atomic(folder / "result.json", json.dumps(result | {"fingerprint": fresh}))
+                    write_atomic(
+                        folder / "result.json", json.dumps(result | {"fingerprint": fresh, "needs": needs})
+                    )
                     renewed += 1
             print(f"equal: {name}" + (f" ({renewed} fingerprints renewed)" if renewed else ""))
         executor.claims.close()
