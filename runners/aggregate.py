@@ -11,6 +11,7 @@ import pandas as pd
 
 from runners import build, intervals
 from runners.canvas import Line
+from runners.curves import numbers
 from runners.errors import ConfigError, nearest
 
 MAX_POINTS = 120
@@ -35,7 +36,7 @@ def curve_lines(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curv
     points = max(20, min(MAX_POINTS, FIGURE_POINTS // max(1, len(groups) * len(metrics))))
     for panel, name, group in groups:
         runs, unfinished = _usable(group)
-        tables = {str(run): curves(str(run)) for run in runs["id"]}
+        tables = {str(run): columns(curves, str(run)) for run in runs["id"]}
         for metric in metrics:
             text = name if len(metrics) == 1 else SEPARATOR.join(part for part in (name, metric) if part)
             line = _curve(at, tables, x_name, metric, center, x_log, y_log, _diverged(runs), points)
@@ -45,9 +46,17 @@ def curve_lines(at: str, spec: dict[str, Any], frame: pd.DataFrame, curves: Curv
     return lines
 
 
+def columns(curves: Curves, run: str) -> dict[str, np.ndarray]:
+    """A run's metrics as arrays of floats: from ``curves.columns`` where there is one, else from its frame."""
+    if hasattr(curves, "columns"):
+        return dict(curves.columns(run))
+    frame = curves(run)
+    return {str(name): numbers(list(frame[name])) for name in frame.columns if len(frame)}
+
+
 def _curve(
     at: str,
-    tables: dict[str, pd.DataFrame],
+    tables: dict[str, dict[str, np.ndarray]],
     x_name: str,
     metric: str,
     center: str,
@@ -57,15 +66,15 @@ def _curve(
     points: int,
 ) -> Line:
     series, breaks, clipped, silent = [], [], 0, 0
+    logged = {name for arrays in tables.values() for name in arrays}
     for column in (x_name, metric):
-        logged = {name for frame in tables.values() for name in frame.columns if len(frame)}
         if logged and column not in logged:
             raise ConfigError(f"{at}: no run logs '{column}'{nearest(column, logged)}")
-    for run, frame in tables.items():
-        if not len(frame) or not {x_name, metric} <= set(frame.columns):
+    for run, arrays in tables.items():
+        if x_name not in arrays or metric not in arrays:
             silent += run not in diverged
             continue
-        pair = frame[[x_name, metric]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
+        pair = np.column_stack([arrays[x_name], arrays[metric]])
         pair = pair[np.isfinite(pair).all(axis=1)]
         if x_log:
             pair = pair[pair[:, 0] > 0]
@@ -113,6 +122,8 @@ def _grid(series: Sequence[np.ndarray], log: bool, points: int = MAX_POINTS) -> 
 def _on_grid(
     grid: np.ndarray, x: np.ndarray, y: np.ndarray, x_log: bool, y_log: bool, held: bool
 ) -> np.ndarray:
+    if len(x) == len(grid) and (x == grid).all():  # as where every run logs at the same steps
+        return y
     forward = np.log if x_log else np.asarray
     values = np.interp(forward(grid), forward(x), np.log(y) if y_log else y)
     values = np.exp(values) if y_log else values

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runners import places, store
+from runners.curves import Curves
 from runners.store import write_atomic
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Evidence:
 
         self.sweep, self.experiment = sweep, experiment
         self._records = {record["id"]: record for record in sweep.records(experiment)}
-        self._curves: dict[str, pd.DataFrame] = {}
+        self.curves = Curves(sweep.folder_of, self._records)
         self._rows: dict[str, pd.DataFrame] = {}
         cells = sweep.cells[experiment]
         always = {key for cell in cells for key in cell.coordinates}
@@ -33,12 +34,6 @@ class Evidence:
         self.frame.insert(1, "experiment", experiment)
         finals = {record["id"] for record in self._records.values() if record["status"] in store.FINAL}
         self._finished = self.frame[self.frame["id"].isin(finals)]
-
-    def curves(self, run_id: str) -> pd.DataFrame:
-        """Metrics of one run over its steps."""
-        if run_id not in self._curves:
-            self._curves[run_id] = store.curve(self.sweep.folder_of(run_id), self._records[run_id])
-        return self._curves[run_id]
 
     def rows(self, unit: str) -> pd.DataFrame:
         """Rows of every run for one unit of replication."""
@@ -180,7 +175,7 @@ def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
 
     (folder / "figures").mkdir(exist_ok=True)
     for old in (folder / "figures").glob("*.svg"):
-        old.unlink()
+        old.unlink(missing_ok=True)
     drawn = []
     for name, spec in sweep.paper.figures.items():
         proof = evidence.get(str(spec.get("experiment")))
