@@ -31,7 +31,8 @@ can be differentiated again (`torch.autograd.grad(p.grad, p, z)` is a Hessian-ve
 
 An optimizer may have `eval()` and `train()`, as schedule-free optimizers do: they are called before and after the
 model is looked at, for instance to move the weights to the point that counts and back. Its `state_dict` must hold
-whatever its next steps depend on, except the generator that the task gave it.
+whatever its next steps depend on, except the generator that the task gave it; a prepared model keeps what it needs in
+parameters and buffers.
 """
 
 import inspect
@@ -54,8 +55,8 @@ class Optimizer(Protocol):
 
     param_groups: list[dict[str, Any]]
 
-    def step(self, closure: Closure) -> Any:
-        """One update."""
+    def step(self, closure: Any) -> Any:
+        """One update; `closure` is a `Closure`."""
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint."""
