@@ -82,8 +82,10 @@ class Quadratic:
         for k in thin(len(trace.path)):
             if not np.isfinite(trace.path[k]):
                 break
-            extra = {} if average is None or k == 0 else {"average_regret": float(average[k - 1])}
-            run.log(step=int(k), value=float(trace.path[k]), **extra)
+            line = {"value": float(trace.path[k])}
+            if average is not None and 1 <= k <= average.size:
+                line["average_regret"] = float(average[k - 1])
+            run.log(step=int(k), **line)
 
     def describe(self, trace: Trace) -> dict[str, float | bool | None]:
         """The summary of a path."""
