@@ -27,6 +27,7 @@ VENV = HOME / ".venv"
 NOTE = VENV / "reprise-setup.json"
 LOCK = HOME / "requirements.lock"
 PROJECT = HOME / "pyproject.toml"
+PIP = "pip>=25.1"  # older ones fail on constraints for packages that are asked for with extras
 
 
 def paper_extras(path: Path) -> set[str]:
@@ -88,9 +89,10 @@ def create(python: Path) -> None:
         shutil.rmtree(VENV)
     if subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True).returncode == 0:
         run(sys.executable, "-m", "venv", VENV)
+        run(python, "-m", "pip", "install", "--quiet", "--upgrade", PIP)
     else:
         run(sys.executable, "-m", "venv", "--without-pip", VENV)
-        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "pip", "setuptools<81")
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", PIP)
 
 
 def install(python: Path, extras: set[str], known: dict) -> None:
