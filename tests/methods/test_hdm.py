@@ -34,8 +34,7 @@ def classification(seed, rows=200, dim=20):
     )
 
 
-# -- one step, by hand
----------------------------------------------------------------------------------------------
+# -- one step, by hand -----------------------------------------------------------------------------------
 
 
 def test_feedback_and_hypergradients_by_hand():
@@ -82,7 +81,7 @@ def test_adagrad_divides_by_the_root_of_the_sum_of_squares():
 
 
 @pytest.mark.parametrize("learner", ["ogd", "adagrad"])
-def test_the_first_step_is_null_and_teaches_P(learner):
+def test_the_first_step_is_null_and_teaches(learner):
     f, grad = quadratic([1, 4, 9])
     x = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
 
@@ -101,8 +100,7 @@ def test_the_first_step_is_null_and_teaches_P(learner):
         assert P.numpy() == pytest.approx(0.05 * g**2 / (g @ g))
 
 
-# -- invariants
-----------------------------------------------------------------------------------------------------
+# -- invariants ------------------------------------------------------------------------------------------
 
 SETTINGS = st.fixed_dictionaries(
     {
@@ -147,7 +145,7 @@ def test_with_null_steps_f_never_increases(settings, seed, log_lr):
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 3))
-def test_regret_of_gradient_descent_on_P_is_bounded(seed, eta_in_units_of_1_over_L):
+def test_regret_of_online_gradient_descent_is_bounded(seed, eta_in_units_of_1_over_L):
     rng = np.random.default_rng(seed)
     scales = 10 ** rng.uniform(0, 2, 5)
     f, grad = quadratic(scales)
@@ -213,8 +211,7 @@ def test_momentum_feedback_is_divided_by_its_own_norm():
     assert arrays["P"] == pytest.approx(P + 0.1 * grad(trial) * g / norm)
 
 
-# -- against independent statements
-------------------------------------------------------------------------------
+# -- against independent statements ----------------------------------------------------------------------
 
 
 def best_by_the_book(f, grad, x, T, tol, lr, lr_beta, L):
@@ -336,8 +333,7 @@ def test_strongly_convex_nesterov_converges_linearly():
     assert result.success
 
 
-# -- bad input
------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def closure_for(x, f, grad):
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_functional_and_optimizer_agree_bit_for_bit(options, dtype):
-    scales, x0, f, grad = problem(dtype)
+    _scales, x0, f, grad = problem(dtype)
     path = []
     options = {"horizon": 40, **options}
     minimize(f, grad, x0, tol=0, max_iter=40, callback=lambda x, v: path.append((x, v)), **options)
@@ -48,7 +48,7 @@ def test_functional_and_optimizer_agree_bit_for_bit(options, dtype):
 
 @pytest.mark.parametrize("options", CASES)
 def test_several_parameters_are_one_vector(options):
-    scales, x0, f, grad = problem()
+    _scales, x0, f, grad = problem()
     whole = torch.tensor(x0)
     parts = [torch.tensor(x0[:4].reshape(2, 2)), torch.tensor(x0[4:])]
 
@@ -66,7 +66,7 @@ def test_several_parameters_are_one_vector(options):
 
 def test_torch_arithmetic_agrees_with_numpy_arithmetic():
     """Types that NumPy has not, and GPUs, go through torch operators: here forced on float64."""
-    scales, x0, f, grad = problem()
+    _scales, x0, f, grad = problem()
     options = {"learner": "adagrad", "momentum": "heavy_ball", "adaptive": True, "smoothness": 100.0}
     numpy_x, torch_x = torch.tensor(x0), torch.tensor(x0)
     numpy_form, torch_form = HDM([numpy_x], **options), HDM([torch_x], **options)
@@ -127,7 +127,7 @@ def test_trains_a_module_with_autograd_and_zero_grad_between_steps():
 
 @pytest.mark.parametrize("options", CASES)
 def test_state_dict_goes_on_where_it_stopped(options):
-    scales, x0, f, grad = problem()
+    _scales, x0, f, grad = problem()
     x = torch.tensor(x0)
     optimizer = HDM([x], **options)
     for _ in range(17):

@@ -15,8 +15,8 @@ from tasks.minimize.exam import examine
 from tasks.minimize.measures import first_below, quarterly_contraction
 from tasks.minimize.problems import LinearClassification
 
-# dim, condition, quarterly contractions, steps to 1e-28, steps to a gap of 1e-10: HDM with η = 1/L, diagonal
-P QUADRATICS = [
+# dim, condition, quarterly contractions, steps to 1e-28, steps to a gap of 1e-10: HDM, η = 1/L, diagonal P
+QUADRATICS = [
     (10, 100.0, (0.880, 0.731, 0.511, 0.374), 134, 82),
     (50, 1000.0, (0.961, 0.944, 0.888, 0.844), 756, 425),
 ]
@@ -70,9 +70,9 @@ def test_known_instability_and_stall():
     assert (calm == calm[0]).all()
 
 
-# Gradient evaluations that the authors' code (commit f848bca) needs on the SVM of a1a from the same start;
-these # settings are among those whose counts rounding does not move. OFFICIAL = [("1/L", 1.0, 456), ("1/L",
-3.0, 427), ("1/L", 5.0, 401), ("10/L", 1.0, 372)]
+# Gradient evaluations that the authors' code (commit f848bca) needs on the SVM of a1a from the same start. These
+# settings are among those whose counts rounding does not move.
+OFFICIAL = [("1/L", 1.0, 456), ("1/L", 3.0, 427), ("1/L", 5.0, 401), ("10/L", 1.0, 372)]
 
 
 @pytest.mark.parametrize(("lr", "momentum_lr", "calls"), OFFICIAL)

@@ -40,7 +40,7 @@ def exam(loss, method, **kwargs):
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
 def test_bfgs_solves_and_reaches_the_optimum(loss):
     method = functools.partial(SciPyMinimize, method="BFGS", options={"gtol": 1e-4})
-    task, run = exam(loss, method)
+    _task, run = exam(loss, method)
     summary, rows = run.summaries, run.tables["order"]
     assert summary["solved"] is True
     assert summary["gradients"] == np.median(rows["gradients"]) == summary["score"]

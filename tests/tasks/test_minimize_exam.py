@@ -79,8 +79,21 @@ def test_the_start_is_not_changed():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1/L", 0.25), ("10/L", 2.5), ("0.5*L", 2.0), ("L", 4.0), (" 1e-3 ", 1e-3), ("-2", -2.0), (".5/mu", 0.5)]
-    + [("diagonal", "diagonal"), ("L-BFGS-B", "L-BFGS-B"), ("2 L", "2 L"), (3, 3), (None, None), ("", "")],
+    [
+        ("1/L", 0.25),
+        ("10/L", 2.5),
+        ("0.5*L", 2.0),
+        ("L", 4.0),
+        (" 1e-3 ", 0.001),
+        ("-2", -2.0),
+        (".5/mu", 0.5),
+        ("diagonal", "diagonal"),
+        ("L-BFGS-B", "L-BFGS-B"),
+        ("2 L", "2 L"),
+        (3, 3),
+        (None, None),
+        ("", ""),
+    ],
 )
 def test_expressions(text, value):
     filled = bind(functools.partial(dict, key=text), L=4.0, mu=1.0)
