@@ -89,7 +89,7 @@ def arguments(node: Config, *, top: bool = False) -> Config:
     return {
         str(key): value
         for key, value in node.items()
-        if not (key.startswith("_") and key.endswith("_")) and not (top and key in TOP_KEYS)
+        if not (str(key).startswith("_") and str(key).endswith("_")) and not (top and key in TOP_KEYS)
     }
 
 

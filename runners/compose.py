@@ -95,7 +95,7 @@ def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in node.items():
         path = f"{prefix}{key}"
-        if key.startswith("_") and key.endswith("_"):
+        if str(key).startswith("_") and str(key).endswith("_"):
             continue
         if isinstance(value, Mapping):
             if "_name_" in value:

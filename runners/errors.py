@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 class ConfigError(Exception):
@@ -26,8 +29,19 @@ def nearest(name: str, options: Iterable[str]) -> str:
     return f"; nearest: {hits[0]}" if hits else ""
 
 
+def unwritable(problem: OSError, root: object = None) -> bool:
+    """Whether an error means that nothing can be written: disk full, read-only, or about a file below ``root``."""
+    return problem.errno in _UNWRITABLE or (
+        root is not None and str(problem.filename or "").startswith(str(root))
+    )
+
+
 class StoreError(Exception):
     """The store cannot be written (disk full, read-only): the sweep stops, finished runs stay."""
+
+
+class StoppedEarly(Exception):
+    """A run failed and the sweep was asked to stop at the first failure."""
 
 
 class Pending(Exception):

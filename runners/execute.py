@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from runners import build, identity, provenance
+from runners import build, identity, peers, provenance, yamls
 from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError
 from runners.fingerprint import Fingerprinter, targets
@@ -51,7 +52,8 @@ class Executor:
         self.artifacts = ArtifactStore(self.root, self.code)
         self.tracker = tracker
         self.stale = stale
-        self.progress_file = self.claims.folder / f"{self.claims.token}.progress" if progress else None
+        self.progress = progress
+        self.progress_file: Path | None = None
 
     def run(
         self,
@@ -61,7 +63,7 @@ class Executor:
         fingerprint: str | None = None,
         again: bool = False,
         labels: dict[str, str] | None = None,
-        gpus: Sequence[int] = (),
+        gpus: Sequence[int | str] = (),
     ) -> Outcome:
         """Execute one run unless the store has it. Never raises for what a method or task does wrong.
 
@@ -74,14 +76,19 @@ class Executor:
             return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
         folder = self.store.folder(config, run_id)
         folder.mkdir(parents=True, exist_ok=True)
+        if self.progress:
+            self.progress_file = self.claims.folder / f"{self.claims.token}.progress"
         with self.claims.claim(folder) as ours:
             if not ours:
                 return Outcome(run_id, "busy")
             hit = self.store.look(config, run_id, fingerprint, stale=self.stale)
             if hit.state == "finished" and hit.result and not again:  # finished while we waited for the claim
                 return Outcome(run_id, hit.result["status"], hit.result["wall_seconds"], cached=True)
-            for name in ("result.json", "failure.json", STOP_FILE):
-                (folder / name).unlink(missing_ok=True)
+            for path in [
+                *folder.glob(".*.*"),
+                *(folder / n for n in ("result.json", "failure.json", STOP_FILE)),
+            ]:
+                path.unlink(missing_ok=True)  # the first ones: half-written files of killed attempts
             write_atomic(folder / "config.yaml", dump_yaml(config))
             hours = (config["task"].get("resources") or {}).get("hours")
             seconds = 3600.0 * hours if hours else None
@@ -97,9 +104,9 @@ class Executor:
         fingerprint: str,
         labels: dict[str, str],
         seconds: float | None,
-        gpus: Sequence[int],
+        gpus: Sequence[int | str],
     ) -> Outcome:
-        from runners.group import run_group
+        from runners.group import end_of, run_group
 
         run_group(
             config,
@@ -120,7 +127,7 @@ class Executor:
             )
         failure = self.store.failure(config, run_id)
         if failure is None:
-            error = f"its processes ended without a result (see {folder / 'group.log'})"
+            error = f"{end_of(folder / 'group.log')} ({folder / 'group.log'})"
             self.store.record_failure(config, run_id, "failed", error)
             failure = {"status": "failed", "error": error}
         return Outcome(run_id, failure["status"], error=failure["error"])
@@ -164,22 +171,29 @@ class Executor:
                     task = build.build(config["task"], "task", resolve_run=self._finished_run, top=True)
                     task.evaluate(method, recorder)
                 if ranks > 1:
-                    _all_arrived()
+                    peers.all_arrived()
             except Diverged as problem:
                 status, error = "diverged", str(problem)
             except DeadlineReached as problem:
                 status, error = "timeout", str(problem)
             except Stopped as problem:
                 status, error = "interrupted", str(problem)
-            except Exception as problem:
+            except (Exception, SystemExit) as problem:
                 status, detail = "failed", traceback.format_exc()
                 error = (
                     str(problem)
                     if isinstance(problem, ConfigError)
                     else f"{type(problem).__name__}: {problem}"
-                )
-        recorder.close()
+                ).replace("<paper>", labels.get("paper", "<paper>"))  # in what missing data says
+        recorder.close(ended=status in ("done", "diverged"))
         cost = meter.cost
+        if ranks > 1:
+            cost = peers.whole_cost(cost, status, ranks)
+            if status == "failed" and peers.is_gone(detail):
+                print(detail, file=sys.stderr)
+                return Outcome(run_id, status, error=error)
+            if status == "diverged" and rank > 0 and not peers.recorded(folder):
+                status, error = "failed", f"{error} on this rank alone: all ranks must log the same values"
         if status in ("done", "diverged") and rank == 0:
             result = {
                 "id": run_id,
@@ -197,7 +211,7 @@ class Executor:
             }
             write_atomic(folder / "result.json", json.dumps(result))
             recorder.finish()
-        elif status not in ("done", "diverged") and not _settled(folder):
+        elif status not in ("done", "diverged") and not peers.settled(folder):
             where = f"rank {rank}: " if ranks > 1 else ""
             self.store.record_failure(config, run_id, status, where + error, detail)
         if tracker is not None:
@@ -225,18 +239,6 @@ class Executor:
         return factory(config=config, run_id=run_id, labels=labels, folder=folder)
 
 
-def _settled(folder: Path) -> bool:
-    """Whether another rank has already recorded how the run ended."""
-    return any((folder / name).exists() for name in ("result.json", "failure.json"))
-
-
-def _all_arrived() -> None:
-    """Wait for every rank: the result is written when all of them have come to the end."""
-    import torch.distributed as dist
-
-    dist.barrier()
-
-
 def dump_yaml(tree: Any) -> str:
     """YAML text of a plain tree, keys in their order."""
     return "".join(_yaml_section(json.dumps({key: value})) for key, value in tree.items())
@@ -245,9 +247,4 @@ def dump_yaml(tree: Any) -> str:
 @lru_cache(maxsize=256)
 def _yaml_section(section: str) -> str:
     """YAML text of one top-level key, known from its JSON text: the runs of a sweep share most of theirs."""
-    import yaml
-
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    tree = json.loads(section)
-    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=110)
-    return text
+    return yamls.dump(json.loads(section))

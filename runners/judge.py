@@ -48,6 +48,8 @@ def write(sweep: Sweep, folder: Path) -> dict[str, Any]:
     evidence = {name: Evidence(sweep, name) for name in sweep.cells}
     verdicts = judge(sweep, evidence)
     write_atomic(folder / "verdicts.json", json.dumps(verdicts, indent=1, allow_nan=False) + "\n")
+    for old in ("tuning.csv", "curves.csv"):  # of a report that had them
+        (folder / old).unlink(missing_ok=True)
     _tables(sweep, evidence, folder)
     _figures(sweep, evidence, folder)
     _pages(sweep, verdicts, folder)

@@ -7,12 +7,12 @@ systems too. A claim whose lease is dead (process gone, or a silent host) is tak
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import secrets
 import socket
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from filelock import SoftFileLease, Timeout
@@ -38,14 +38,15 @@ class Claims:
             self._mine = self._lease(self._token)
             self._mine.acquire()
             self._card.write_text(self._token)
-            atexit.register(self.close)
+            Finalize(None, self.close, exitpriority=1)  # atexit does not reach worker processes
         return self._token
 
     def close(self) -> None:
         """Give this process's lease back."""
         if self._mine is not None:
+            self._mine.release()  # first: tidy() finds the card of a process that is killed in between
             self._card.unlink(missing_ok=True)
-            self._mine.release()
+            self._card.with_suffix(".progress").unlink(missing_ok=True)
             self._mine = None
 
     @property
@@ -75,6 +76,13 @@ class Claims:
         self._others.pop(token, None)
         return False
 
+    def tidy(self) -> None:
+        """Remove what processes that were killed have left behind."""
+        for card in self.folder.glob("*.claim"):
+            if not self.alive(card.stem):
+                card.unlink(missing_ok=True)
+                card.with_suffix(".progress").unlink(missing_ok=True)
+
     def holder(self, folder: Path) -> str | None:
         """Token of the living process that works on ``folder``, or None."""
         try:
@@ -93,7 +101,8 @@ class Claims:
         finally:
             if got:
                 with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+                    if path.read_text() == self._token:  # not one that took over from us
+                        path.unlink()
 
     def _create(self, path: Path) -> bool:
         _ = self.token

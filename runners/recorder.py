@@ -74,6 +74,8 @@ class Recorder:
         self._progress_at = 0.0
         self._saved_at = time.monotonic()
         self._stop_seen: float | None = None
+        self._told = False  # to stop after the next checkpoint; all ranks agree on it
+        self._resumable = False  # whether the task has anything to do with checkpoints
         self._looked_at = 0.0
         self._metrics = _Lines(folder / "metrics.jsonl")
         self._rows = _Lines(folder / "rows.jsonl")
@@ -123,7 +125,8 @@ class Recorder:
             now = time.monotonic()
             if self.deadline is not None and now > self.deadline:
                 raise DeadlineReached(f"out of time after {index} of {total or '?'} steps")
-            if self._stopping(now) and now - (self._stop_seen or now) > STOP_GRACE_SECONDS:
+            grace = STOP_GRACE_SECONDS if self._resumable else 0.0
+            if self._stopping(now) and now - (self._stop_seen or now) >= grace:
                 raise Stopped("told to stop")
             if now - self._progress_at >= PROGRESS_SECONDS:
                 self._progress_at = now
@@ -132,13 +135,12 @@ class Recorder:
 
     def due(self) -> bool:
         """Whether a checkpoint is due: the last one is a minute old, or the run is told to stop. Ranks agree."""
+        self._resumable = True
         now = time.monotonic()
-        stop = self._stopping(now)
-        due = stop or now - self._saved_at >= CHECKPOINT_SECONDS
+        self._told = self._stopping(now)
+        due = self._told or now - self._saved_at >= CHECKPOINT_SECONDS
         if self.ranks > 1:
-            due, stop = _from_rank_0(due, stop, self.device)
-            if stop and self._stop_seen is None:
-                self._stop_seen = now
+            due, self._told = _from_rank_0(due, self._told, self.device)
         return due
 
     def save(self, state: Mapping[str, Any]) -> None:
@@ -159,6 +161,7 @@ class Recorder:
 
     def restore(self) -> dict[str, Any] | None:
         """Return the last checkpoint's state (metrics are cut back to it), or None for a fresh start."""
+        self._resumable = True
         record = None if self._fresh else self._read_checkpoint()
         if record is None:
             return None
@@ -210,9 +213,10 @@ class Recorder:
 
     # -- what the harness calls ----------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the files."""
-        self._begin()
+    def close(self, *, ended: bool) -> None:
+        """Close the files; a run that has not ended keeps what its last checkpoint needs."""
+        if ended:
+            self._begin()
         self._metrics.close()
         self._rows.close()
 
@@ -238,8 +242,17 @@ class Recorder:
             return None
         import torch
 
-        record: dict[str, Any] = torch.load(self._checkpoint, weights_only=False)
-        return record if record["fingerprint"] == self._fingerprint else None  # None: other code wrote it
+        try:
+            record: dict[str, Any] = torch.load(self._checkpoint, weights_only=False)
+        except (
+            Exception
+        ):  # torn when a machine lost power, or of classes that are gone: the run starts afresh
+            return None
+        files = (self._metrics, self._rows)
+        torn = any(file.size() < size for file, size in zip(files, record["sizes"], strict=True))
+        return (
+            None if torn or record["fingerprint"] != self._fingerprint else record
+        )  # or other code wrote it
 
     def _stopping(self, now: float) -> bool:
         """Whether the stop file is there (looked for twice a second at most)."""
@@ -250,8 +263,8 @@ class Recorder:
         return self._stop_seen is not None
 
     def _after_save(self) -> None:
-        self._saved_at = time.monotonic()
-        if self._stop_seen is not None:
+        now = self._saved_at = time.monotonic()
+        if self._told or (self.ranks == 1 and self._stopping(now)):
             raise Stopped("saved a checkpoint and stopped, as told")
 
     def _seed_of(self, name: str, i: int) -> int:
@@ -286,6 +299,7 @@ class SilentRecorder(Recorder):
 
     def restore(self) -> dict[str, Any] | None:
         """The checkpoint that rank 0 restores too."""
+        self._resumable = True
         record = self._read_checkpoint()
         if record is None:
             return None
@@ -293,7 +307,7 @@ class SilentRecorder(Recorder):
         state: dict[str, Any] = record["state"]
         return state
 
-    def close(self) -> None:
+    def close(self, *, ended: bool) -> None:
         """Nothing is open."""
 
     def _begin(self) -> None:
@@ -331,7 +345,10 @@ class _Lines:
         """Append a line, unbuffered: it is in the file when this returns, whatever kills the process next."""
         if self._file is None:
             self._file = io.FileIO(self.path, "ab")
-        self._file.write(json.dumps(record).encode() + b"\n")
+        line = json.dumps(record).encode() + b"\n"
+        written = self._file.write(line)
+        while written < len(line):  # a disk that fills up takes a part first, and says so at the next write
+            written += self._file.write(line[written:])
 
     def size(self) -> int:
         """Bytes written so far, by this attempt or an earlier one."""

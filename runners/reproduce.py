@@ -165,15 +165,15 @@ def report(sweep: Sweep, *, publish: bool) -> int:
     """Judge, draw, write and print; returns the exit code."""
     from runners import judge
 
-    folder = places.outputs() / "report" / sweep.paper.slug / sweep.scale
-    if sweep.overrides.modified:
-        folder = folder.with_name(f"{sweep.scale}-modified")
+    folder = sweep.report_folder
     try:
         verdicts = judge.write(sweep, folder)
         if publish:
             copy_results(folder, places.results() / sweep.paper.slug / sweep.scale)
     except OSError as problem:
-        raise StoreError(f"cannot write {folder}: {problem.strerror or problem}") from problem
+        raise StoreError(
+            f"cannot write {problem.filename or folder}: {problem.strerror or problem}"
+        ) from problem
     judge.show(verdicts, places.results() / sweep.paper.slug / sweep.scale)
     print(f"report: {_relative(folder / 'index.html')}")
     if sweep.failures:
@@ -190,8 +190,10 @@ def copy_results(folder: Path, target: Path) -> None:
     shutil.rmtree(spare, ignore_errors=True)
     spare.mkdir(parents=True)
     for path in sorted(folder.rglob("*")):
+        place = spare / path.relative_to(folder)
+        if "frozen" in place.parts or path.name.startswith("."):
+            continue
         if path.is_file() and path.suffix in (".csv", ".json", ".svg", ".md", ".parquet"):
-            place = spare / path.relative_to(folder)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
     size = sum(path.stat().st_size for path in spare.rglob("*") if path.is_file())

@@ -14,12 +14,14 @@ from typing import Any
 
 from runners import artifacts as artifact_nodes
 from runners import build, figure_spec, places, provenance
-from runners.errors import ConfigError, Pending, StoreError
+from runners.errors import ConfigError, Pending, StoppedEarly, StoreError
+from runners.execute import Outcome
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
 from runners.group import check_devices
 from runners.identity import digest
 from runners.launchers import Job, Settings
+from runners.lease import Claims
 from runners.live import Board
 from runners.paper import Paper, needed
 from runners.store import Store, write_atomic
@@ -81,6 +83,12 @@ class Sweep:
             else:
                 self.skipped[name] = "not asked for"
         return chosen
+
+    @property
+    def report_folder(self) -> Path:
+        """Where the report goes; what the command line changed has a place of its own."""
+        scale = f"{self.scale}-modified" if self.overrides.modified else self.scale
+        return self.root / "report" / self.paper.slug / scale
 
     # -- before the first run ------------------------------------------------------------------------------------
 
@@ -165,6 +173,10 @@ class Sweep:
         Raises Pending where the launcher does not wait: the stages so far are sent, later ones need their results.
         """
         started = time.monotonic()
+        try:
+            Claims(self.root).tidy()
+        except OSError as problem:
+            raise StoreError(f"cannot write under {self.root}: {problem.strerror or problem}") from problem
         factory = build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)
         waiting = list(self.order)
         with (
@@ -181,7 +193,13 @@ class Sweep:
                 ready = [
                     n for n in waiting if all(need in done for need in needed(self.paper.experiments[n]))
                 ]
-                self._wave(ready)
+                try:
+                    self._wave(ready)
+                except StoppedEarly:
+                    for name in waiting:
+                        if name not in self.cells:
+                            self.skipped[name] = "stopped at the first failure"
+                    break
                 waiting = [name for name in waiting if name not in ready]
         self.elapsed = time.monotonic() - started
 
@@ -210,7 +228,7 @@ class Sweep:
             {"id": cell.id, "coordinates": cell.coordinates, "config": cell.config, "sources": cell.sources}
             for cell in self.cells[name]
         ]
-        folder = self.root / "report" / self.paper.slug / self.scale / "frozen"
+        folder = self.report_folder / "frozen"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(
@@ -250,7 +268,10 @@ class Sweep:
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
-        self._prepare(jobs)
+        unprepared = self._prepare(jobs)
+        for job in list(jobs.values()):
+            if lost := {digest(node) for node in artifact_nodes.nodes(job.config)} & unprepared:
+                self._give_up(jobs.pop(job.id), f"its artifact {min(lost)} could not be built")
         self.jobs |= jobs
         outcomes = self.launcher.launch(list(jobs.values()), self.settings, self.board)
         self.failures += self.board.failures
@@ -262,8 +283,17 @@ class Sweep:
                 if hit.result is not None:
                     self.results[job.id] = hit.result
                     if not hit.result["fingerprint"]:
-                        self.board._say(f"{job.label} {job.id}: its code was edited as it ran; counts as stale")
+                        self.board._say(
+                            f"{job.label} {job.id}: its code was edited as it ran; counts as stale"
+                        )
+        if self.settings.fail_fast and self.failures:
+            raise StoppedEarly
         self._go_on(jobs)
+
+    def _give_up(self, job: Job, error: str) -> None:
+        """Record a run that cannot be made."""
+        self.store.record_failure(job.config, job.id, "failed", error)
+        self.board.ended(job, Outcome(job.id, "failed", error=error))
 
     def _go_on(self, jobs: dict[str, Job]) -> None:
         """Raise Pending where runs were sent that nobody waits for."""
@@ -271,8 +301,12 @@ class Sweep:
         if sent and not getattr(self.launcher, "wait", True):
             raise Pending(f"{sent} runs are not finished yet")
 
-    def _prepare(self, jobs: dict[str, Job]) -> None:
-        """Build the artifacts that the coming runs ask for, each once, those that others use first."""
+    def _prepare(self, jobs: dict[str, Job]) -> set[str]:
+        """Build the artifacts that the coming runs ask for, each once, those that others use first.
+
+        Returns those that could not be built.
+        """
+        unprepared: set[str] = set()
         shelf = artifact_nodes.ArtifactStore(self.root, self.fingerprints)
         wanted: dict[str, dict[str, Any]] = {}
         for job in jobs.values():
@@ -291,6 +325,7 @@ class Sweep:
                 self.board.add("artifacts", preparations)
                 outcomes = self.launcher.launch(preparations, self.settings, self.board)
                 self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
+                unprepared |= {key for key, outcome in outcomes.items() if outcome.status != "done"}
                 self.jobs |= {job.id: job for job in preparations}
                 if (
                     not getattr(self.launcher, "wait", True)
@@ -298,6 +333,7 @@ class Sweep:
                     and any(shelf.find(j.config) is None for j in preparations)
                 ):
                     raise Pending(f"{len(preparations)} artifacts are not finished yet")
+        return unprepared
 
     def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
         """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""

@@ -23,7 +23,22 @@ _FLOAT = re.compile(
         |\.(?:nan|NaN|NAN))$""",
     re.X,
 )
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes what the loader reads back: the text ``1e-3`` in quotes."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        """A tree that stands twice is written twice."""
+        return True
+
+
+for _class in (_Loader, _Dumper):
+    _class.yaml_implicit_resolvers = {  # a date is a text, as in Hydra
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for first, known in _class.yaml_implicit_resolvers.items()
+    }
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def _join_ranges(node: yaml.MappingNode) -> None:
@@ -71,6 +86,12 @@ def load(path: Path) -> Any:
         raise ConfigError(f"{path.name}: {error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name}: not a text in UTF-8 (byte {error.start})") from error
+
+
+def dump(tree: Any) -> str:
+    """YAML text of a plain tree, keys in their order; reads back as the same tree."""
+    text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def parse(text: str) -> Any:

@@ -6,24 +6,28 @@ A worker that dies (killed for memory, segmentation fault) or hangs loses its ow
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import pebble
 
 from runners import provenance
-from runners.errors import ConfigError, StoreError
+from runners.errors import ConfigError, StoreError, unwritable
 from runners.execute import Outcome
 from runners.fingerprint import targets
-from runners.group import count_gpus
+from runners.group import STOP_SECONDS, Gpu, gpus_asked, visible_gpus
 from runners.launchers import Job, Settings, Watcher, worker
+from runners.recorder import STOP_FILE
 from runners.store import Store
 
 TICK = 0.5
+MAX_RENEWALS = 5
 GRACE_SECONDS = 60.0  # after its own deadline a run may still write its checkpoint
 
 
@@ -88,6 +92,11 @@ class Local:
             self._made_for = wanted
         return self._pool
 
+    def renew(self, jobs: Sequence[Job], settings: Settings) -> pebble.ProcessPool:
+        """A new pool in place of a broken one."""
+        self._close(stop=True)
+        return self._workers(jobs, settings)
+
     def launch(self, jobs: Sequence[Job], settings: Settings, watcher: Watcher) -> dict[str, Outcome]:
         """Execute jobs (see :class:`runners.launchers.Launcher`)."""
         if not jobs:
@@ -118,14 +127,15 @@ class _Sweep:
         pool: pebble.ProcessPool,
     ):
         self.local, self.settings, self.watcher, self.pool = local, settings, watcher, pool
+        self.jobs, self.renewals = jobs, 0
         self.store = Store(settings.root)
         self.waiting = deque(job for job in jobs if not job.resources.get("exclusive"))
         self.exclusive = deque(job for job in jobs if job.resources.get("exclusive"))
         self.busy: list[tuple[float, Job]] = []  # another process has them: look again later
         self.flying: dict[concurrent.futures.Future[Any], Job] = {}
         self.outcomes: dict[str, Outcome] = {}
-        self.gpu_load = dict.fromkeys(local.gpus if local.gpus is not None else range(count_gpus()), 0)
-        self.gpus_of: dict[str, tuple[int, ...]] = {}
+        self.gpu_load = dict.fromkeys(visible_gpus() if local.gpus is None else local.gpus, 0)
+        self.gpus_of: dict[str, tuple[Gpu, ...]] = {}
 
     def run(self) -> dict[str, Outcome]:
         try:
@@ -136,22 +146,38 @@ class _Sweep:
                     self.flying, timeout=TICK, return_when=concurrent.futures.FIRST_COMPLETED
                 )
                 for future in done:
-                    self._ended(self.flying.pop(future), future)
+                    if future in self.flying:
+                        self._ended(self.flying.pop(future), future)
                 if time.monotonic() - ticked > TICK:
                     ticked = time.monotonic()
                     self.watcher.tick(self._progress())
         except KeyboardInterrupt:
-            for job in self.flying.values():
-                if not job.artifact and self.store.look(job.config, job.id, None).state == "missing":
-                    self.store.record_failure(job.config, job.id, "interrupted", "stopped by Ctrl-C")
+            self._stop()
             raise
         return self.outcomes
+
+    def _stop(self) -> None:
+        """Ctrl-C: let the runs save their checkpoints and end; a second Ctrl-C ends them at once."""
+        for future in self.flying:
+            if not future.running():
+                future.cancel()
+        flying = [(job, self.store.folder(job.config, job.id)) for job in self.flying.values() if not job.artifact]
+        until = time.monotonic() + STOP_SECONDS
+        with contextlib.suppress(KeyboardInterrupt):
+            while any(future.running() for future in self.flying) and time.monotonic() < until:
+                for _, folder in flying:  # again and again: a run that is just starting clears old ones away
+                    if folder.exists():
+                        (folder / STOP_FILE).touch()
+                concurrent.futures.wait(self.flying, timeout=TICK)
+        for job, _ in flying:
+            if self.store.look(job.config, job.id, None).state == "missing":
+                self.store.record_failure(job.config, job.id, "interrupted", "stopped by Ctrl-C")
 
     def _fill(self) -> None:
         now = time.monotonic()
         for item in [item for item in self.busy if item[0] <= now]:
             self.busy.remove(item)
-            self.waiting.append(item[1])
+            self._queue_of(item[1]).append(item[1])
         # Two runs in hand per worker hide the way between the processes; runs with needs of their own get exact room.
         while self.waiting and len(self.flying) < 2 * self.local.workers:
             if not self._room(self.waiting[0]):
@@ -172,11 +198,17 @@ class _Sweep:
             and self._choose_gpus(job) is not None
         )
 
-    def _choose_gpus(self, job: Job) -> tuple[int, ...] | None:
-        """The least loaded GPUs for a run, or None if too few are free."""
+    def _choose_gpus(self, job: Job) -> tuple[Gpu, ...] | None:
+        """The least loaded GPUs for a run (the one it names, if its device is cuda:<number>); None if not free."""
         asked = _gpus_asked(job)
-        free = sorted((load, gpu) for gpu, load in self.gpu_load.items() if load < self.local.per_gpu)
-        return tuple(sorted(gpu for _, gpu in free[:asked])) if len(free) >= asked else None
+        index = str(job.config.get("device") or "").partition(":")[2]
+        named = list(self.gpu_load)[int(index)] if asked == 1 and index else None
+        free = [gpu for gpu, load in self.gpu_load.items() if load < self.local.per_gpu]
+        if named is not None:
+            return (named,) if named in free else None
+        order = {gpu: place for place, gpu in enumerate(self.gpu_load)}
+        least = sorted(free, key=lambda gpu: (self.gpu_load[gpu], order[gpu]))[:asked]
+        return tuple(sorted(least, key=order.__getitem__)) if len(least) == asked else None
 
     def _submit(self, job: Job) -> None:
         gpus = self._choose_gpus(job)
@@ -192,8 +224,25 @@ class _Sweep:
         hours = job.resources.get("hours")
         arguments = (job.config, job.id, job.fingerprint, job.labels, job.artifact, self.settings.again, gpus)
         timeout = 3600 * hours + GRACE_SECONDS if hours else None
+        if not self.pool.active:
+            self._renew()
         future = self.pool.schedule(worker.work, args=arguments, timeout=timeout)
         self.flying[future] = job
+
+    def _queue_of(self, job: Job) -> deque[Job]:
+        return self.exclusive if job.resources.get("exclusive") else self.waiting
+
+    def _renew(self) -> None:
+        """Make a new pool after workers died between two runs; the runs in hand are submitted again."""
+        self.renewals += 1
+        if self.renewals > MAX_RENEWALS:
+            raise RuntimeError("the worker processes die before they take a run")
+        for job in self.flying.values():
+            self._queue_of(job).appendleft(job)
+        self.flying.clear()
+        self.gpu_load = dict.fromkeys(self.gpu_load, 0)
+        self.gpus_of.clear()
+        self.pool = self.local.renew(self.jobs, self.settings)
 
     def _ended(self, job: Job, future: concurrent.futures.Future[Any]) -> None:
         for gpu in self.gpus_of.pop(job.id, ()):
@@ -204,10 +253,16 @@ class _Sweep:
             outcome = self._lost(job, "timeout", f"no end after {job.resources.get('hours')} hours")
         except pebble.ProcessExpired as problem:
             outcome = self._lost(job, "failed", f"the worker process died (exit code {problem.exitcode})")
-        except OSError as problem:
-            raise StoreError(
-                f"cannot write under {self.settings.root}: {problem.strerror or problem}"
-            ) from problem
+        except BrokenProcessPool:
+            self._queue_of(job).appendleft(job)
+            self._renew()
+            return
+        except Exception as problem:
+            if isinstance(problem, OSError) and unwritable(problem, self.settings.root):
+                raise StoreError(
+                    f"cannot write under {self.settings.root}: {problem.strerror or problem}"
+                ) from problem
+            outcome = self._lost(job, "failed", f"{type(problem).__name__}: {problem}")
         if outcome.status == "busy":
             self.busy.append((time.monotonic() + 1.0, job))
             return
@@ -246,7 +301,4 @@ def _ranks(job: Job) -> int:
 
 
 def _gpus_asked(job: Job) -> int:
-    """GPUs a run needs: one per rank on a cuda device, unless its resources say more."""
-    if job.artifact or not str(job.config.get("device") or "cpu").startswith("cuda"):
-        return 0
-    return max(_ranks(job), int(job.resources.get("gpus") or 0))
+    return 0 if job.artifact else gpus_asked(job.config)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runners import provenance
+from runners.errors import unwritable
 from runners.execute import Executor, Outcome
+from runners.group import die_with_parent
 
 _executor: Executor | None = None
 
@@ -19,6 +21,7 @@ def start(root: str, tracker: dict[str, Any] | None, stale: str) -> None:
     """Prepare this worker process (pebble calls it once)."""
     global _executor
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    die_with_parent()
     provenance.limit_threads(1)
     _executor = Executor(Path(root), tracker=tracker, stale=stale)
 
@@ -30,7 +33,7 @@ def work(
     labels: dict[str, str],
     artifact: bool,
     again: bool,
-    gpus: tuple[int, ...] = (),
+    gpus: tuple[int | str, ...] = (),
 ) -> dict[str, Any]:
     """Execute one job; returns the outcome as a dictionary."""
     assert _executor is not None
@@ -49,9 +52,9 @@ def _prepare(node: dict[str, Any], run_id: str) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         _executor.artifacts.get(Artifact(node))
-    except OSError:
-        raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
+        if isinstance(problem, OSError) and unwritable(problem):
+            raise
         log = _executor.artifacts.path(node).with_suffix(".failure.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
