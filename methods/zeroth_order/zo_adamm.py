@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.common.zeroth_order import Closure, Direction, Function, Sampler, ZerothOrderOptimizer
+from methods.common.draws import Generators, Sampler
+from methods.common.zeroth_order import Closure, Direction, Function, ZerothOrderOptimizer
 
 
 class ZOAdaMM(ZerothOrderOptimizer):
@@ -31,8 +32,8 @@ class ZOAdaMM(ZerothOrderOptimizer):
         eps_inside: divide by sqrt(v + eps) instead of sqrt(v) + eps.
         warmup_steps: first steps that take the second moment as 1 while it is being accumulated.
         n_samples, mu, direction, scale_by_dim, symmetric, generator, sampler:
-            see `methods.common.zeroth_order.GradientEstimator`.
-        blockwise: see `methods.common.zeroth_order.ZerothOrderOptimizer`.
+            see `methods.common.gradient_estimator.GradientEstimator`.
+        blockwise, decay_steps: see `methods.common.zeroth_order.ZerothOrderOptimizer`.
 
     Raises:
         ValueError: a value out of range.
@@ -62,8 +63,9 @@ class ZOAdaMM(ZerothOrderOptimizer):
         scale_by_dim: bool = False,
         symmetric: bool = False,
         blockwise: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Generators = None,
         sampler: Sampler | None = None,
+        decay_steps: float | None = None,
     ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), not {tuple(betas)}")
@@ -91,6 +93,7 @@ class ZOAdaMM(ZerothOrderOptimizer):
             blockwise=blockwise,
             generator=generator,
             sampler=sampler,
+            decay_steps=decay_steps,
         )
 
     def step(  # type: ignore[override]

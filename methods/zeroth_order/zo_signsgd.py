@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.common.zeroth_order import Direction, Sampler, ZerothOrderOptimizer
+from methods.common.draws import Generators, Sampler
+from methods.common.zeroth_order import Direction, ZerothOrderOptimizer
 
 
 class ZOSignSGD(ZerothOrderOptimizer):
@@ -18,7 +19,7 @@ class ZOSignSGD(ZerothOrderOptimizer):
         params: parameters or parameter groups.
         lr: learning rate, at least 0: how far each coordinate moves.
         n_samples, mu, direction, scale_by_dim, symmetric, generator, sampler:
-            see `methods.common.zeroth_order.GradientEstimator`.
+            see `methods.common.gradient_estimator.GradientEstimator`.
         blockwise: see `methods.common.zeroth_order.ZerothOrderOptimizer`.
 
     Raises:
@@ -43,7 +44,7 @@ class ZOSignSGD(ZerothOrderOptimizer):
         scale_by_dim: bool = False,
         symmetric: bool = False,
         blockwise: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Generators = None,
         sampler: Sampler | None = None,
     ) -> None:
         super().__init__(

@@ -22,7 +22,8 @@ class Optimizer(Protocol):
         """One update from values of `closure` (the scalar objective at the parameters as they are) or of
         `batched` (points [n, d] -> objectives [n]; a point is the concatenation of the flattened parameters).
 
-        Returns the objective before the update, or an estimate of it that the step already paid for.
+        Returns the objective before the update, or an estimate of it that the step already paid for. With R
+        replicates `batched` maps [R, n, d] -> [R, n], and [R] objectives come back.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -33,6 +34,12 @@ class Optimizer(Protocol):
 
 
 class Method(Protocol):
-    """Makes an optimizer of tensors that it updates in place; its draws come from `generator`."""
+    """Makes an optimizer of tensors that it updates in place; its draws come from `generator`.
 
-    def __call__(self, params: list[Tensor], *, generator: torch.Generator, **options: Any) -> Optimizer: ...
+    A list of R generators asks for R replicates at once: each tensor has a leading axis of length R, replicate r
+    draws from the r-th generator alone, and its numbers do not depend on the other replicates, bit for bit.
+    """
+
+    def __call__(
+        self, params: list[Tensor], *, generator: torch.Generator | list[torch.Generator], **options: Any
+    ) -> Optimizer: ...
