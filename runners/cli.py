@@ -23,6 +23,7 @@ def main(run: Callable[[list[str]], int], usage: str, arguments: Sequence[str] |
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, "1")
     try:
+        _not_a_rank()
         code = run(given)
     except ConfigError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -39,6 +40,14 @@ def main(run: Callable[[list[str]], int], usage: str, arguments: Sequence[str] |
         sys.stderr.close()
         code = 0
     sys.exit(code)
+
+
+def _not_a_rank() -> None:
+    """Refuse to be started by torchrun: each rank would start the whole sweep."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError(
+            "started under torchrun: start the command by itself and give it launcher=torchrun launcher.nproc=<ranks>"
+        )
 
 
 def pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:

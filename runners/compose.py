@@ -162,7 +162,7 @@ def compose_run(
     declared = (config["task"].get("resources") or {}).get("ranks")
     asked = any(path == "ranks" for path, _, _ in triples(members[0]))
     if declared is not None and not asked:
-        config["ranks"] = ranks or int(declared)
+        config["ranks"] = int(declared) if ranks is None else ranks
     if not (isinstance(config["ranks"], int) and config["ranks"] >= 1):
         raise ConfigError(f"{at}ranks={config['ranks']!r}: expected a whole number of at least 1")
     _check_machine(config, at)

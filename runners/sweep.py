@@ -116,7 +116,8 @@ class Sweep:
                 self.planned[name] = cells
             for cell in tuning + cells:
                 if self.launcher_config.get("_target_", "").startswith("runners.launchers.local"):
-                    check_devices(cell.config)
+                    gpus = self.launcher_config.get("gpus")
+                    check_devices(cell.config, len(gpus) if isinstance(gpus, list) else None)
                 for part in ("method", "task"):
                     if id(cell.config[part]) in seen:
                         continue

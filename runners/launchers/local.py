@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import Any
 
 import pebble
@@ -28,6 +29,7 @@ from runners.store import Store
 
 TICK = 0.5
 MAX_RENEWALS = 5
+LOOKAHEAD = 50  # runs that may overtake one whose GPUs, ranks or memory are not free yet
 GRACE_SECONDS = 60.0  # after its own deadline a run may still write its checkpoint
 
 
@@ -37,7 +39,7 @@ class Local:
     Args:
         workers: processes (None: one per core); a run of several ranks takes as many of them.
         memory_gb: memory shared by the runs that ask for some (None: 90% of the machine's).
-        gpus: GPU numbers to use (None: those that are visible).
+        gpus: numbers (or CUDA names) of the GPUs to use (None: those that are visible).
         per_gpu: runs that share one GPU.
     """
 
@@ -45,7 +47,7 @@ class Local:
         self,
         workers: int | None = None,
         memory_gb: float | None = None,
-        gpus: list[int] | None = None,
+        gpus: list[Gpu] | None = None,
         per_gpu: int = 1,
     ):
         for name, value in (("workers", workers), ("per_gpu", per_gpu)):
@@ -53,7 +55,7 @@ class Local:
                 raise ConfigError(f"launcher.{name}={value!r}: expected a whole number of at least 1")
         if memory_gb is not None and not (type(memory_gb) in (int, float) and memory_gb > 0):
             raise ConfigError(f"launcher.memory_gb={memory_gb!r}: expected a number above 0")
-        if gpus is not None and not (isinstance(gpus, list) and all(type(gpu) is int for gpu in gpus)):
+        if gpus is not None and not (isinstance(gpus, list) and all(map(_is_gpu, gpus))):
             raise ConfigError(f"launcher.gpus={gpus!r}: expected a list of numbers, like [0, 1]")
         self.workers = workers or len(os.sched_getaffinity(0))
         total = provenance.hardware()["memory_gb"] or 4.0
@@ -111,9 +113,11 @@ class Torchrun(Local):
         self,
         nproc: int = 2,
         memory_gb: float | None = None,
-        gpus: list[int] | None = None,
+        gpus: list[Gpu] | None = None,
         per_gpu: int = 1,
     ):
+        if not (type(nproc) is int and nproc >= 1):
+            raise ConfigError(f"launcher.nproc={nproc!r}: expected a whole number of at least 1")
         super().__init__(workers=nproc, memory_gb=memory_gb, gpus=gpus, per_gpu=per_gpu)
 
 
@@ -134,6 +138,7 @@ class _Sweep:
         self.busy: list[tuple[float, Job]] = []  # another process has them: look again later
         self.flying: dict[concurrent.futures.Future[Any], Job] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.overtaken = 0
         self.gpu_load = dict.fromkeys(visible_gpus() if local.gpus is None else local.gpus, 0)
         self.gpus_of: dict[str, tuple[Gpu, ...]] = {}
 
@@ -161,15 +166,19 @@ class _Sweep:
         for future in self.flying:
             if not future.running():
                 future.cancel()
-        flying = [(job, self.store.folder(job.config, job.id)) for job in self.flying.values() if not job.artifact]
+        running = {
+            future: job for future, job in self.flying.items() if future.running() and not job.artifact
+        }
         until = time.monotonic() + STOP_SECONDS
         with contextlib.suppress(KeyboardInterrupt):
-            while any(future.running() for future in self.flying) and time.monotonic() < until:
-                for _, folder in flying:  # again and again: a run that is just starting clears old ones away
-                    if folder.exists():
-                        (folder / STOP_FILE).touch()
-                concurrent.futures.wait(self.flying, timeout=TICK)
-        for job, _ in flying:
+            while any(future.running() for future in running) and time.monotonic() < until:
+                for (
+                    job
+                ) in running.values():  # again and again: a run that is just starting clears old ones away
+                    with contextlib.suppress(FileNotFoundError):
+                        (self.store.folder(job.config, job.id) / STOP_FILE).touch()
+                concurrent.futures.wait(running, timeout=TICK)
+        for job in running.values():
             if self.store.look(job.config, job.id, None).state == "missing":
                 self.store.record_failure(job.config, job.id, "interrupted", "stopped by Ctrl-C")
 
@@ -180,11 +189,20 @@ class _Sweep:
             self._queue_of(item[1]).append(item[1])
         # Two runs in hand per worker hide the way between the processes; runs with needs of their own get exact room.
         while self.waiting and len(self.flying) < 2 * self.local.workers:
-            if not self._room(self.waiting[0]):
+            place = self._next()
+            if place is None:
                 break
-            self._submit(self.waiting.popleft())
+            self.overtaken = self.overtaken + 1 if place else 0
+            job = self.waiting[place]
+            del self.waiting[place]
+            self._submit(job)
         if not self.waiting and not self.flying and not self.busy and self.exclusive:
             self._submit(self.exclusive.popleft())
+
+    def _next(self) -> int | None:
+        """Place of the first waiting run that there is room for; one with large needs is not overtaken for ever."""
+        reach = LOOKAHEAD if self.overtaken < LOOKAHEAD else 1
+        return next((i for i, job in enumerate(islice(self.waiting, reach)) if self._room(job)), None)
 
     def _room(self, job: Job) -> bool:
         if not self.flying:
@@ -201,14 +219,12 @@ class _Sweep:
     def _choose_gpus(self, job: Job) -> tuple[Gpu, ...] | None:
         """The least loaded GPUs for a run (the one it names, if its device is cuda:<number>); None if not free."""
         asked = _gpus_asked(job)
+        gpus = list(self.gpu_load)
         index = str(job.config.get("device") or "").partition(":")[2]
-        named = list(self.gpu_load)[int(index)] if asked == 1 and index else None
-        free = [gpu for gpu, load in self.gpu_load.items() if load < self.local.per_gpu]
-        if named is not None:
-            return (named,) if named in free else None
-        order = {gpu: place for place, gpu in enumerate(self.gpu_load)}
-        least = sorted(free, key=lambda gpu: (self.gpu_load[gpu], order[gpu]))[:asked]
-        return tuple(sorted(least, key=order.__getitem__)) if len(least) == asked else None
+        named = gpus[int(index) : int(index) + 1] if asked == 1 and index else gpus
+        free = [gpu for gpu in named if self.gpu_load[gpu] < self.local.per_gpu]
+        least = sorted(free, key=self.gpu_load.__getitem__)[:asked]
+        return tuple(sorted(least, key=gpus.index)) if len(least) == asked else None
 
     def _submit(self, job: Job) -> None:
         gpus = self._choose_gpus(job)
@@ -302,3 +318,7 @@ def _ranks(job: Job) -> int:
 
 def _gpus_asked(job: Job) -> int:
     return 0 if job.artifact else gpus_asked(job.config)
+
+
+def _is_gpu(gpu: Any) -> bool:
+    return (type(gpu) is int and gpu >= 0) or (isinstance(gpu, str) and bool(gpu))
