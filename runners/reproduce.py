@@ -163,7 +163,7 @@ def _cluster_profile(name: str) -> dict[str, Any]:
 
 def report(sweep: Sweep, *, publish: bool) -> int:
     """Judge, draw, write and print; returns the exit code."""
-    from runners import judge
+    from runners import judge, trackers
 
     folder = sweep.report_folder
     try:
@@ -174,6 +174,7 @@ def report(sweep: Sweep, *, publish: bool) -> int:
         raise StoreError(
             f"cannot write {problem.filename or folder}: {problem.strerror or problem}"
         ) from problem
+    trackers.report(sweep.settings.tracker, verdicts, folder)
     judge.show(verdicts, places.results() / sweep.paper.slug / sweep.scale)
     print(f"report: {_relative(folder / 'index.html')}")
     if sweep.failures:
