@@ -80,8 +80,10 @@ class ZerothOrderOptimizer(torch.optim.Optimizer):
             if group["decay_steps"] is not None:
                 group["lr"] = group["first_lr"] / (1 + group["updates"] / group["decay_steps"])
             group["updates"] += 1
-        loss = None
-        for block in self._blocks():
+        loss, blocks = None, self._blocks()
+        if batched is not None and len(blocks) > 1:
+            raise ValueError("batched takes whole points: not with blockwise and several tensors")
+        for block in blocks:
             tensors = [p for _, params in block for p in params]
             if closure is not None:
                 value, flat = self.estimator(tensors, closure)
@@ -105,6 +107,7 @@ class ZerothOrderOptimizer(torch.optim.Optimizer):
     def _blocks(self) -> list[list[tuple[dict[str, Any], list[Tensor]]]]:
         """Groups and tensors that are perturbed together."""
         whole = [(group, [p for p in group["params"] if p.requires_grad]) for group in self.param_groups]
+        whole = [(group, params) for group, params in whole if params]
         if not self.blockwise:
             return [whole]
         return [[(group, [p])] for group, params in whole for p in params]

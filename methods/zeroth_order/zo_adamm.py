@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from methods.common.draws import Generators, Sampler
-from methods.common.zeroth_order import Closure, Direction, Function, ZerothOrderOptimizer
+from methods.common.zeroth_order import Direction, ZerothOrderOptimizer
 
 
 class ZOAdaMM(ZerothOrderOptimizer):
@@ -80,7 +80,6 @@ class ZOAdaMM(ZerothOrderOptimizer):
             "amsgrad": amsgrad,
             "eps_inside": eps_inside,
             "warmup_steps": warmup_steps,
-            "steps": 0,
         }
         super().__init__(
             params,
@@ -95,14 +94,6 @@ class ZOAdaMM(ZerothOrderOptimizer):
             sampler=sampler,
             decay_steps=decay_steps,
         )
-
-    def step(  # type: ignore[override]
-        self, closure: Closure | None = None, *, batched: Function | None = None
-    ) -> Tensor:
-        """See `ZerothOrderOptimizer.step`."""
-        for group in self.param_groups:
-            group["steps"] += 1
-        return super().step(closure, batched=batched)
 
     def squared(self, first: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """The tensors whose squares enter the second moment."""
@@ -120,7 +111,7 @@ class ZOAdaMM(ZerothOrderOptimizer):
             (largest,) = self.moments(params, "max_exp_avg_sq")
             torch._foreach_maximum_(largest, second)
             second = largest
-        if group["steps"] <= group["warmup_steps"]:
+        if group["updates"] <= group["warmup_steps"]:
             torch._foreach_add_(params, first, alpha=-group["lr"])
             return
         if group["eps_inside"]:
