@@ -7,6 +7,7 @@ time of a step over the median time of the evaluation inside it, in one process 
 rounds counts, as other processes only ever add time.
 """
 
+# ruff: noqa: E402 (thread counts and the search path come before the libraries)
 import os
 import sys
 import time
@@ -16,7 +17,8 @@ from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HOME = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HOME))
 
 import numpy as np
 import torch
@@ -114,34 +116,39 @@ def autograd_closure(problem: LinearClassification, x: torch.Tensor) -> Callable
     return closure
 
 
+def forms(problem: LinearClassification) -> dict[str, Callable[[], tuple[float, float]]]:
+    """The measurements of one problem by name."""
+    L = problem.constants["L"]
+    start = np.random.default_rng(0).standard_normal(problem.dim) / np.sqrt(problem.dim)
+
+    def analytic() -> tuple[float, float]:
+        x = torch.tensor(start)
+        return optimizer(x, numpy_closure(problem, x), L)
+
+    def automatic() -> tuple[float, float]:
+        x = torch.tensor(start, requires_grad=True)
+        return optimizer(x, autograd_closure(problem, x), L)
+
+    return {
+        "minimize": lambda: functional(problem, start),
+        "HDM, NumPy gradient": analytic,
+        "HDM, autograd": automatic,
+    }
+
+
 def main(options: list[str]) -> None:
     """Print one line per data set, loss and form."""
     torch.set_num_threads(1)
-    root = Path(__file__).resolve().parent.parent
     print(f"{'data':<14}{'loss':<16}{'form':<22}{'step us':>10}{'gradient us':>13}{'ratio':>8}")
     for option in options:
-        node = yaml.safe_load((root / f"conf/data/{option}.yaml").read_text())
+        node = yaml.safe_load((HOME / f"conf/data/{option}.yaml").read_text())
         node.pop("_target_")
         table = LibSVM(**node).load()
         for loss in ("squared_hinge", "logistic"):
-            problem = LinearClassification(table.X, table.y, loss)
-            L = problem.constants["L"]
-            start = np.random.default_rng(0).standard_normal(problem.dim) / np.sqrt(problem.dim)
-            forms: dict[str, Callable[[], tuple[float, float]]] = {
-                "minimize": lambda: functional(problem, start),
-                "HDM, NumPy gradient": lambda: optimizer(
-                    x := torch.tensor(start), numpy_closure(problem, x), L
-                ),
-                "HDM, autograd": lambda: optimizer(
-                    x := torch.tensor(start, requires_grad=True), autograd_closure(problem, x), L
-                ),
-            }
-            for name, form in forms.items():
+            for name, form in forms(LinearClassification(table.X, table.y, loss)).items():
                 step, gradient = min((form() for _ in range(ROUNDS)), key=lambda pair: pair[0])
-                print(
-                    f"{option.split('/')[1]:<14}{loss:<16}{name:<22}{step * 1e6:>10.1f}{gradient * 1e6:>13.1f}"
-                    f"{step / gradient:>8.2f}"
-                )
+                cells = f"{step * 1e6:>10.1f}{gradient * 1e6:>13.1f}{step / gradient:>8.2f}"
+                print(f"{option.split('/')[1]:<14}{loss:<16}{name:<22}{cells}")
 
 
 if __name__ == "__main__":
