@@ -21,14 +21,14 @@ class Result(NamedTuple):
     Attributes:
         x: the chosen iterate, [d].
         value: f(x).
-        index: which iterate it is, 0 (the start) to T.
+        chosen: which iterate it is, 0 (the start) to T.
         path: all iterates, [T + 1, d].
         values: f along the path, [T + 1].
     """
 
     x: Tensor
     value: float
-    index: int
+    chosen: int
     path: Tensor
     values: Tensor
 
@@ -106,7 +106,7 @@ class GSPowerOpt(AskTell):
             raise ValueError(f"variant must be 'epgs' or 'pgs', not {variant!r}")
         if nonpositive not in ("error", "power"):
             raise ValueError(f"nonpositive must be 'error' or 'power', not {nonpositive!r}")
-        if nonpositive == "power" and variant == "pgs" and N != round(N):
+        if nonpositive == "power" and variant == "pgs" and round(N) != N:
             raise ValueError(f"a negative fitness has no power N = {N!r}: N must be whole")
         if not math.isfinite(positive("N", N)):
             raise ValueError(f"N must be finite, not {N!r}")
@@ -172,9 +172,8 @@ class GSPowerOpt(AskTell):
             logs = N * fitness
         else:
             if self.options["nonpositive"] == "error" and bool((fitness <= 0).any()):
-                raise ValueError(
-                    f"pgs needs a fitness above 0, and the least here is {fitness.min().item():.6g}: give a larger shift"
-                )
+                least = fitness.min().item()
+                raise ValueError(f"pgs needs a fitness above 0, not {least:.6g}: give a larger shift")
             logs = N * fitness.abs().log()
             if round(N) % 2:
                 sign = torch.where(fitness < 0, -sign, sign)
@@ -227,9 +226,18 @@ class GSPowerOpt(AskTell):
         """
         count("T", T)
         mu = torch.as_tensor(mu0).detach().clone().requires_grad_()
-        settings = {"sigma": sigma, "N": N, "n_samples": K, "variant": variant, "shift": shift}
         optimizer = cls(
-            [mu], lr, maximize=maximize, generator=generator, sampler=sampler, **settings, **options
+            [mu],
+            lr,
+            sigma=sigma,
+            N=N,
+            n_samples=K,
+            variant=variant,
+            shift=shift,
+            maximize=maximize,
+            generator=generator,
+            sampler=sampler,
+            **options,
         )
         path, values = [mu.detach().reshape(-1).clone()], []
         for k in range(T):
