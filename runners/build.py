@@ -37,6 +37,8 @@ class FinishedRun:
 def locate(dotted: str, where: str = "") -> Any:
     """Import the object a ``_target_`` names; ConfigError says what is missing."""
     at = f"{where}: " if where else ""
+    if not isinstance(dotted, str) or "." not in dotted:
+        raise ConfigError(f"{at}_target_ {dotted!r} is no dotted name")
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])

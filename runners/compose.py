@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from runners import places
+from runners import places, resources
 from runners.errors import ConfigError, nearest
 from runners.pins import pin
 
@@ -36,6 +36,7 @@ def check_option(group: str, name: Any, where: str = "") -> str:
 @cache
 def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tuple[str, str]]]:
     """Compose ``conf/config.yaml`` with group choices; return the unresolved tree and {path: (group, option)}."""
+    import yaml
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -51,9 +52,10 @@ def _hydra(choices: tuple[tuple[str, str], ...]) -> tuple[Config, dict[str, tupl
     try:
         with initialize_config_dir(str(main), version_base="1.3"):
             tree = compose("config", overrides=overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         chosen_text = " ".join(f"{key}={value}" for key, value in choices)
-        raise ConfigError(f"{chosen_text}: {' '.join(str(error).split())}") from error
+        reason = str(error).partition("Config search path")[0]
+        raise ConfigError(f"{chosen_text}: {' '.join(reason.split())}") from error
     finally:
         GlobalHydra.instance().hydra = outer
     chosen = {}
@@ -114,10 +116,25 @@ class Base:
         self.choices = dict(choices)
         tree, self.chosen = _hydra(tuple(sorted(choices.items())))
         self.tree = {key: tree[key] for key in RUN_KEYS}
+        for part in ("method", "task"):
+            _check_form(self.tree[part], part, self.choices[part])
 
     def group_at(self, path: str) -> str | None:
         """The group whose option stands at ``path`` (``data`` at ``task.data``), or None."""
         return self.chosen[path][0] if path in self.chosen else None
+
+
+def _check_form(node: Any, part: str, name: str) -> None:
+    """A method or task names a class or function; a method may instead name one for each slot."""
+    if not isinstance(node, dict):
+        raise ConfigError(f"{part} {name}: expected a mapping, found {node!r}")
+    target = node.get("_target_")
+    if target is None:
+        slots = [value for value in node.values() if isinstance(value, dict) and "_target_" in value]
+        if part == "task" or not slots:
+            raise ConfigError(f"{part} {name}: no _target_ (the dotted name of a class or function)")
+    elif not isinstance(target, str) or "." not in target:
+        raise ConfigError(f"{part} {name}: _target_ {target!r} is no dotted name")
 
 
 @cache
@@ -166,6 +183,7 @@ def compose_run(
     if not (isinstance(config["ranks"], int) and config["ranks"] >= 1):
         raise ConfigError(f"{at}ranks={config['ranks']!r}: expected a whole number of at least 1")
     _check_machine(config, at)
+    resources.check(config["task"].get("resources"), f"{at}task.resources")
     if any(other["task"] != config["task"] for other in configs[1:]):
         raise ConfigError(f"{at}the methods of a panel share one task: a setting changes it for some of them")
     if isinstance(method, list):
@@ -211,6 +229,11 @@ def _interpolated(triple: Triple) -> bool:
 def _with_leaves(current: Base, triples: list[Triple], where: str) -> Config:
     config: Config = plain_copy(current.tree)
     for path, value, place in triples:
+        if path.startswith(
+            "task.resources."
+        ):  # any resource may be set, also one that the YAML does not name
+            config["task"].setdefault("resources", {})
+            path = f"+{path}"
         if not (current.group_at(path) and isinstance(value, str)):
             set_leaf(config, path, value, place or where)
     return config

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import random
@@ -20,32 +23,32 @@ from runners import places
 
 # Libraries whose version can change a number; recorded if a run has loaded them.
 WATCHED = (
-        "torch",
-        "numpy",
-        "scipy",
-        "pandas",
-        "sklearn",
-        "transformers",
-        "tokenizers",
-        "trl",
-        "peft",
-        "accelerate",
-        "datasets",
-        "botorch",
-        "gpytorch",
-        "geoopt",
-        "torch_geometric",
-        "diffusers",
-        "gymnasium",
-        "mujoco",
-        "networkx",
-        "cma",
-        "gguf",
-        "safetensors",
-        "skfolio",
-        "optax",
-        "statsmodels",
-    )
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "sklearn",
+    "transformers",
+    "tokenizers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "botorch",
+    "gpytorch",
+    "geoopt",
+    "torch_geometric",
+    "diffusers",
+    "gymnasium",
+    "mujoco",
+    "networkx",
+    "cma",
+    "gguf",
+    "safetensors",
+    "skfolio",
+    "optax",
+    "statsmodels",
+)
 _DISTRIBUTION = {"sklearn": "scikit-learn"}
 
 
@@ -121,28 +124,75 @@ def limit_threads(count: int = 1) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int, *, fork: bool = False) -> Iterator[None]:
-    """Seed every global source of randomness that is loaded; with ``fork``, give the old states back after."""
+    """Seed every global source of randomness, and undo what an earlier run has changed in torch's defaults.
+
+    Libraries that are imported inside get the seed as they are. With ``fork``, give the old states back after.
+    """
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     saved = (
         random.getstate(),
         numpy.random.get_state() if numpy and fork else None,
-        torch.get_rng_state() if torch and fork else None,
+        (torch.get_rng_state(), torch.get_default_dtype(), torch.is_grad_enabled())
+        if torch and fork
+        else None,
     )
     random.seed(seed)
-    if numpy:
-        numpy.random.seed(seed % 2**32)
-    if torch:
-        torch.manual_seed(seed)
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
+    for name in ("numpy", "torch"):
+        if name in sys.modules:
+            _seed(sys.modules[name], seed)
+    seeder = _Seeder(seed)
+    sys.meta_path.insert(0, seeder)
     try:
         yield
     finally:
+        sys.meta_path.remove(seeder)
         if fork:
             random.setstate(saved[0])
-            if saved[1] is not None:
-                numpy.random.set_state(saved[1])  # type: ignore[union-attr]
-            if saved[2] is not None:
-                torch.set_rng_state(saved[2])  # type: ignore[union-attr]
+            if numpy:
+                numpy.random.set_state(saved[1])
+            if torch and saved[2]:
+                torch.set_rng_state(saved[2][0])
+                torch.set_default_dtype(saved[2][1])
+                torch.set_grad_enabled(saved[2][2])
+
+
+def _seed(library: Any, seed: int) -> None:
+    if library.__name__ == "numpy":
+        library.random.seed(seed % 2**32)
+    else:
+        library.manual_seed(seed)
+        library.set_default_dtype(library.float32)
+        library.set_grad_enabled(True)
+        library.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or library.get_num_threads()))
+
+
+class _Seeder(importlib.abc.MetaPathFinder):
+    """Seeds numpy and torch when they are first imported inside a run."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self._looking = False
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The library's own spec, with the seeding after its module has run."""
+        if name not in ("numpy", "torch") or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_seed(module: Any) -> None:
+                load(module)
+                _seed(module, self.seed)
+
+            spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return spec
 
 
 class Meter:

@@ -61,20 +61,28 @@ def _join_ranges(node: yaml.MappingNode) -> None:
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     _join_ranges(node)
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    for index, key in enumerate(keys):
+    keys: list[Any] = []
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str | int | float | None):
-            line = node.value[index][0].start_mark.line + 1
             raise ConfigError(f"line {line}: a key must be a name, not {key!r}")
-        if key in keys[:index]:
-            line = node.value[index][0].start_mark.line + 1
+        if key in keys:
             raise ConfigError(f"line {line}: the key '{key}' stands twice")
+        keys.append(key)
     loader.flatten_mapping(node)
     return {
         loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value
     }
 
 
+_PLAIN = ("null", "bool", "int", "float", "str", "seq")  # what JSON has too: no sets, dates, bytes
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in _Loader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in _PLAIN
+}
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 

@@ -1,6 +1,8 @@
 """Two ways to go downhill, and some that misbehave."""
 
+import importlib
 import os
+import random
 import time
 
 from reprise_toy.helper import scaled
@@ -24,7 +26,7 @@ class Sign(Descent):
 
 
 class Bad(Descent):
-    """Fails in the way it is told to: nan, raise, loop, die, exit."""
+    """Fails in the way it is told to: nan, raise, exit, loop, die, leak; with another word it does not."""
 
     def __init__(self, how: str = "raise", lr: float = 0.1):
         super().__init__(lr, "bad")
@@ -35,6 +37,13 @@ class Bad(Descent):
             return float("nan")
         if self.how == "raise":
             raise ArithmeticError("this method cannot add")
+        if self.how == "exit":
+            raise SystemExit(0)
+        if self.how == "leak":  # global state that the next run in this process must not see
+            random.seed(0)
+            torch = importlib.import_module("torch")
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(False)
         if self.how == "loop":
             while True:
                 time.sleep(0.01)

@@ -1,19 +1,27 @@
 """Problems on a line: a noisy bowl, a duel with a finished run, a race of several methods in one run."""
 
 import json
+import os
 import random
 import time
 from pathlib import Path
 
 
+def note(word: str, run) -> None:
+    """Append a line to the file that tests read to see what ran, how often and where."""
+    if log := os.environ.get("REPRISE_TOY_LOG"):
+        with open(log, "a") as file:
+            file.write(f"{word} {run.dir.name} {os.getpid()}\n")
+
+
 class Bowl:
     """f(x) = x^2 / 2 with noisy slopes; replicate i starts from its own point."""
 
-    def __init__(self, steps: int = 20, noise: float = 0.1, repeats: int = 1, pause: float = 0.0, batch: int = 0):
+    def __init__(self, steps: int = 20, noise: float = 0.1, repeats: int = 1, pause: float = 0.0):
         self.steps, self.noise, self.repeats, self.pause = steps, noise, repeats, pause
-        self.batch = batch
 
     def evaluate(self, method, run) -> None:
+        note("begin", run)
         agent = method()
         finals = []
         for i in range(self.repeats):
@@ -29,6 +37,7 @@ class Bowl:
         if self.repeats > 1:
             run.rows("repeat", {"gap": finals})
         run.summary(gap=finals[0])
+        note("end", run)
 
 
 class Duel:
