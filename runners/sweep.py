@@ -96,6 +96,7 @@ class Sweep:
         """Find every mistake that can be found without running: names, keys, types, arguments, claims."""
         from runners.claims import validate
 
+        self._make_launcher()
         validate(self.paper.claims | self.paper.findings, self.paper.experiments)
         for name, figure in self.paper.figures.items():
             figure_spec.check(name, figure, self.paper.experiments)
@@ -178,10 +179,9 @@ class Sweep:
             Claims(self.root).tidy()
         except OSError as problem:
             raise StoreError(f"cannot write under {self.root}: {problem.strerror or problem}") from problem
-        factory = build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)
         waiting = list(self.order)
         with (
-            factory() as launcher,
+            self._make_launcher() as launcher,
             Board(
                 f"{self.paper.slug} {self.scale}",
                 getattr(launcher, "workers", 1),
@@ -203,6 +203,9 @@ class Sweep:
                     break
                 waiting = [name for name in waiting if name not in ready]
         self.elapsed = time.monotonic() - started
+
+    def _make_launcher(self) -> Any:
+        return build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)()
 
     def _wave(self, names: list[str]) -> None:
         tuning = {name: self.expander.tuning(name) for name in names}
@@ -319,7 +322,13 @@ class Sweep:
         }
         for stage in ([k for k in missing if k in inner], [k for k in missing if k not in inner]):
             preparations = [
-                Job(key, missing[key], label=f"artifact {missing[key]['_target_']}", artifact=True)
+                Job(
+                    key,
+                    missing[key],
+                    label=f"artifact {missing[key]['_target_']}",
+                    labels={"paper": self.paper.slug, "scale": self.scale},
+                    artifact=True,
+                )
                 for key in stage
             ]
             if preparations:

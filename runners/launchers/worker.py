@@ -38,14 +38,14 @@ def work(
     """Execute one job; returns the outcome as a dictionary."""
     assert _executor is not None
     if artifact:
-        return _prepare(config, run_id)
+        return _prepare(config, run_id, labels)
     outcome = _executor.run(
         config, run_id=run_id, fingerprint=fingerprint, labels=labels, again=again, gpus=gpus
     )
     return outcome.as_dict()
 
 
-def _prepare(node: dict[str, Any], run_id: str) -> dict[str, Any]:
+def _prepare(node: dict[str, Any], run_id: str, labels: dict[str, str]) -> dict[str, Any]:
     from runners.build import Artifact
 
     assert _executor is not None
@@ -59,5 +59,6 @@ def _prepare(node: dict[str, Any], run_id: str) -> dict[str, Any]:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
         error = f"{type(problem).__name__}: {problem} (traceback in {os.path.relpath(log)})"
+        error = error.replace("<paper>", labels.get("paper", "<paper>"))  # in what missing data says
         return Outcome(run_id, "failed", time.perf_counter() - started, error=error).as_dict()
     return Outcome(run_id, "done", time.perf_counter() - started).as_dict()

@@ -137,6 +137,22 @@ def plugin_copy(tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(root=root, package=root / "reprise_toy", env=env)
 
 
+@pytest.fixture
+def sweep() -> Callable[..., Any]:
+    """``sweep("toy", "smoke", ...)``: a checked sweep in this process, on two workers."""
+
+    def make(slug: str, scale: str = "smoke", *, workers: int = 2, **options: Any) -> Any:
+        from runners.paper import Paper
+        from runners.sweep import Sweep
+
+        launcher = {"_target_": "runners.launchers.local.Local", "workers": workers}
+        made = Sweep(Paper(slug), scale, launcher=launcher, **options)
+        made.check()
+        return made
+
+    return make
+
+
 def numbers(root: Path) -> dict[str, tuple[Any, ...]]:
     """All that runs recorded, by id: status, summary, metrics and rows as bytes."""
     found = {}

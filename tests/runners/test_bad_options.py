@@ -42,14 +42,14 @@ CASES = {
         ("method.name.lrr", "Sign takes no argument 'lrr'"),
     ),
     "task: misspelt argument": ("task", BOWL + "step: 2\n", ("task.step", "takes no argument", "steps")),
-    "task: argument missing": ("task", "_target_: reprise_toy.tasks.TextFile\ninterface: reprise_toy.interface.Method\n",
+    "task: argument missing": ("task", BOWL.replace("Bowl", "TextFile").replace("steps: 3", ""),
                                ("task", "path")),
     "task: not a class of ours": ("task", BOWL.replace("Bowl", "Bowll"), ("no 'Bowll'", "nearest: Bowl")),
     "task: unknown group": ("task", "defaults: [/data/none@data: x]\n" + BOWL, ("data/none",)),
     "task: artifact argument": (
         "task",
-        "_target_: reprise_toy.tasks.Prepared\ninterface: reprise_toy.interface.Method\n"
-        "table: {_target_: reprise_toy.tasks.build_table, _artifact_: true, sise: 2}\n",
+        BOWL.replace("Bowl", "Prepared").replace("steps: 3", "table:")
+        + "  {_target_: reprise_toy.tasks.build_table, _artifact_: true, sise: 2}\n",
         ("task.table.sise", "build_table takes no argument 'sise'", "size"),
     ),
     "task: resources": ("task", BOWL + "resources: {hour: 2}\n", ("resources", "'hour'", "nearest: hours")),

@@ -114,7 +114,7 @@ def test_interfaces_pair_methods_and_tasks() -> None:
     config: dict[str, Any] = {"method": {"_name_": "a/m"}, "task": {"_name_": "a/t"}}
     build.check_pair(config)
     config["task"]["_name_"] = "b/t"
-    with pytest.raises(ConfigError, match="a/m .*does not fit task b/t"):
+    with pytest.raises(ConfigError, match=r"a/m .*does not fit task b/t"):
         build.check_pair(config)
     config["method"]["interface"] = "tasks.b.interface.Method"
     build.check_pair(config)

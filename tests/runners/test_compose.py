@@ -89,7 +89,7 @@ def test_the_harness_keeps_its_own_keys(path: str) -> None:
 def test_interpolations_take_the_default_s_type() -> None:
     assert run(("method.lr", "${seed}"), ("seed", 2))["method"]["lr"] == 2.0
     assert run(("task.steps", "${seed}"), ("seed", 2))["task"]["steps"] == 2
-    with pytest.raises(ConfigError, match="method.lr='cpu': expected a number"):
+    with pytest.raises(ConfigError, match=r"method.lr='cpu': expected a number"):
         run(("method.lr", "${device}"))
 
 
@@ -145,7 +145,7 @@ def test_lists_are_set_whole_or_by_index(conf: Callable[[str, str], Path]) -> No
 
 def test_a_config_that_hydra_refuses_is_one_line(conf: Callable[[str, str], Path]) -> None:
     conf("task/toy/broken.yaml", "defaults: [/data/nowhere@data: x]\n_target_: reprise_toy.tasks.Bowl\n")
-    with pytest.raises(ConfigError, match="task=toy/broken: .*nowhere") as error:
+    with pytest.raises(ConfigError, match=r"task=toy/broken: .*nowhere") as error:
         run(task="toy/broken")
     assert "file://" not in str(error.value)
 

@@ -13,7 +13,7 @@ FILES = {
     "methods.py": '"""Doc."""\nfrom prints.helpers import scale\n\n\nclass A:\n    """Doc."""\n    lr = scale(2)\n',
     "helpers.py": "from . import deep\n\n\ndef scale(x):\n    return x * deep.FACTOR\n",
     "deep.py": "FACTOR = 3\n",
-    "lazy.py": "def run():\n    from .deep import FACTOR\n    import prints.folder.inside as inside\n    return FACTOR\n",
+    "lazy.py": "def run():\n    from .deep import FACTOR\n    import prints.folder.inside as x\n    return FACTOR\n",
     "folder/inside.py": "X = 1\n",
     "other.py": "Y = 1\n",
     "sub/__init__.py": "from .part import B\n",

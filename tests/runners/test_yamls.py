@@ -76,7 +76,7 @@ def test_merge_keys_are_no_duplicates() -> None:
     ],
 )
 def test_mistakes_name_their_line(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match="line|YAML") as error:
+    with pytest.raises(ConfigError, match=r"line|YAML") as error:
         yamls.parse(text)
     assert said in str(error.value)
 
