@@ -210,7 +210,9 @@ class Expander:
                 where = f"{place}.settings[{index}]"
                 if _applies(setting.get("when"), point):
                     found += [(path, value, where) for path, value in setting["set"].items()]
-                    sources.append({"set": setting["set"], "source": setting["source"]})
+                    source = {"set": setting["set"], "source": setting["source"]}
+                    if source not in sources:
+                        sources.append(source)
             for entry in self._scale_entries(spec):
                 where = f"{place}.scale.{self.scale}"
                 if _applies(entry.get("when"), point):

@@ -162,6 +162,10 @@ class Paper:
                     raise ConfigError(f"{self.place}: {at}: no {key}")
             for path, entry in self._mapping(rule["grid"], f"{at}.grid").items():
                 values(entry, f"{self.place}: {at}.grid.{path}")
+                if path in axes:
+                    raise ConfigError(
+                        f"{self.place}: {at}.grid: '{path}' is an axis of the grid: tune others"
+                    )
             values(rule["seeds"], f"{self.place}: {at}.seeds")
             for key, known in (("goal", ("min", "max")), ("protocol", (None, "best_of_grid"))):
                 if rule.get(key, known[0]) not in known:
@@ -204,6 +208,8 @@ class Paper:
                 changes = self._mapping(part.get("set"), f"{at}.set")
                 self._check_tune_keys(changes, f"{at}.set")
                 for key in changes:
+                    if str(key).partition(".")[0] == "tune" and part.get("when"):
+                        raise ConfigError(f"{self.place}: {at}.set: '{key}' has no when of its own")
                     if key in listed and part.get("when"):
                         raise ConfigError(
                             f"{self.place}: {at}.set: '{key}' is an axis of the grid: no when there"
@@ -213,6 +219,8 @@ class Paper:
 
     def _check_tune_keys(self, changes: dict[str, Any], where: str) -> None:
         known = [f"tune.{key}" for key in TUNE]
+        if changes.get("tune", False) is not False:
+            raise ConfigError(f"{self.place}: {where}.tune: false (not tuned), or tune.seeds, tune.grid, ...")
         for key in changes:
             if str(key).startswith("tune.") and key not in known:
                 raise ConfigError(f"{self.place}: {where}: unknown key '{key}'{nearest(key, known)}")
@@ -260,7 +268,7 @@ def needed(spec: dict[str, Any]) -> list[str]:
 
 def values(entry: Any, where: str) -> list[Any]:
     """Values of one grid entry: a list, ``range(a, b)``, or a single value. Empty is an error."""
-    if isinstance(entry, str) and entry.startswith("range"):
+    if isinstance(entry, str) and entry.startswith("range("):
         match = RANGE.match(entry.strip())
         if not match or (match[3] and int(match[3]) == 0):
             raise ConfigError(f"{where}: '{entry}' is not a range like range(10) or range(100, 105)")

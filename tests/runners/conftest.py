@@ -23,10 +23,13 @@ from runners import cli, compose, places  # noqa: E402
 from runners.store import Store  # noqa: E402
 
 
-def forget() -> None:
-    """Forget what is cached about configuration folders."""
-    for cached in (places.conf_roots, places.options, compose._hydra, compose._base):
+def forget(*, options: bool = True) -> None:
+    """Forget what is cached about configuration folders; ``options``: and about what methods and tasks say."""
+    for cached in (places.conf_roots, places.options):
         cached.cache_clear()
+    if options:
+        compose._hydra.cache_clear()
+        compose._base.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -53,17 +56,20 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     root = tmp_path / "conf"
     root.mkdir()
     monkeypatch.setenv("REPRISE_CONF", str(root))
-    forget()
+    forget(options=False)
+    only_papers = True
 
     def write(name: str, text: str) -> Path:
+        nonlocal only_papers
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        forget()
+        only_papers = only_papers and name.startswith("paper/")
+        forget(options=not only_papers)
         return path
 
     yield write
-    forget()
+    forget(options=not only_papers)
 
 
 @pytest.fixture
