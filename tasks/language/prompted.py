@@ -70,7 +70,8 @@ class _Top(Prompted):
             {s: data[f"{name}.{s}"] for s in ("train", "dev")} for name in ("inputs", "lengths", "labels")
         ]
         super().__init__(*parts)
-        self.model = LlamaModel(AutoConfig.from_pretrained(folder)).to(device)
+        with torch.random.fork_rng(devices=[]):  # the constructor draws weights, which are replaced
+            self.model = LlamaModel(AutoConfig.from_pretrained(folder)).to(device)
         weights = load_file(folder / "top.safetensors", device=str(device))
         self.register_buffer("rows", weights.pop("rows"))
         missing, unexpected = self.model.load_state_dict(weights, strict=False)

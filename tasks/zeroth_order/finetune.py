@@ -123,7 +123,7 @@ class FineTune:
         from peft import LoraConfig, inject_adapter_in_model
 
         config = LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=self.targets, lora_dropout=0.0)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
             torch.manual_seed(int(torch.randint(2**31, (), generator=run.generator("adapters"))))
             inject_adapter_in_model(config, classifier.model)
         return [p for name, p in classifier.named_parameters() if "lora_" in name]

@@ -1,7 +1,7 @@
 """Test functions on R^d, batched: points [..., d] -> values [...], in the dtype of the points.
 
-All are to be minimized and have the minimum 0. Definitions as in Surjanovic and Bingham's Virtual Library of
-Simulation Experiments.
+All are to be minimized and have the minimum 0, `two_log` excepted. Definitions, unless said otherwise, as in
+Surjanovic and Bingham's Virtual Library of Simulation Experiments.
 """
 
 import math
@@ -42,3 +42,14 @@ def levy(x: Tensor) -> Tensor:
 def linear(x: Tensor, slope: Tensor) -> Tensor:
     """Inner product with `slope` [d]."""
     return x @ slope
+
+
+def two_log(x: Tensor) -> Tensor:
+    """Two pits, a deep narrow one at (-1/2, ..., -1/2) and a shallow wide one at (1/2, ..., 1/2).
+
+    ln(|x - m1|^2 + 1e-5) + ln(|x - m2|^2 + 1e-2), the negative of arXiv 2412.05204's first test function. Its
+    minimum lies within 1e-5 of m1, where it is ln 1e-5 + ln(d + 1e-2).
+    """
+    deep = (x + 0.5).square().sum(-1) + 1e-5
+    wide = (x - 0.5).square().sum(-1) + 1e-2
+    return deep.log() + wide.log()

@@ -43,3 +43,13 @@ class Method(Protocol):
     def __call__(
         self, params: list[Tensor], *, generator: torch.Generator | list[torch.Generator], **options: Any
     ) -> Optimizer: ...
+
+
+class Smoothing(Optimizer, Protocol):
+    """Ascends the Gaussian smoothing of a transformed fitness, and shows both."""
+
+    spread: float  # standard deviation of the smoothing
+
+    def transform(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The transformed fitness where the objective has these values [n], divided by the exponential of the second
+        tensor [1]."""
