@@ -71,9 +71,11 @@ submit-%:
 	@$(PY) -m runners.cluster submit paper=$* $(OPTIONS)
 
 status-%:
+	@scripts/setup
 	@$(PY) -m runners.cluster status paper=$* $(OPTIONS)
 
 cancel-%:
+	@scripts/setup
 	@$(PY) -m runners.cluster cancel paper=$* $(OPTIONS)
 
 compare:
@@ -90,13 +92,13 @@ junit = $(if $(JUNIT),--junitxml=$(JUNIT)/$(1).xml)
 test:
 	@scripts/setup --papers dev wandb slurm
 	@code=0; \
-	$(test_env) $(PY) -m pytest -n $(JOBS) --dist worksteal -m 'not exclusive' $(call junit,parallel) $(PYTEST_ARGS) || code=$$?; \
+	$(test_env) $(PY) -m pytest -n $(JOBS) --dist loadgroup -m 'not exclusive' $(call junit,parallel) $(PYTEST_ARGS) || code=$$?; \
 	$(test_env) $(PY) -m pytest -m exclusive $(call junit,exclusive) $(PYTEST_ARGS) || { last=$$?; [ $$last -eq 5 ] || code=$$last; }; \
 	exit $$code
 
 test-fast:
 	@scripts/setup --papers dev wandb slurm
-	@$(test_env) $(PY) -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not exclusive' $(PYTEST_ARGS)
+	@$(test_env) $(PY) -m pytest -n $(JOBS) --dist loadgroup -m 'not slow and not exclusive' $(PYTEST_ARGS)
 
 lint:
 	@scripts/setup --papers dev wandb slurm
