@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from runners import identity, places, provenance
 
 Action = Callable[[Any], None]
 BATCH_SECONDS = 1.0
+LEAVE_SECONDS = 10.0
 LONGEST_GROUP = 128  # a limit of the server
 _warned: set[str] = set()
 _unreachable = threading.Event()  # set once a server did not answer: what follows in this process is offline
@@ -40,7 +43,7 @@ class Wandb:
         labels: dict[str, str],
         folder: Path,
         *,
-        finish_seconds: float = 30.0,
+        finish_seconds: float = 60.0,
         **options: Any,
     ):
         method, task = identity.method_name(config), str(config["task"]["_name_"])
@@ -48,7 +51,7 @@ class Wandb:
         self._session = _Session(
             finish_seconds,
             options,
-            id=f"{run_id}-{secrets.token_hex(3)}",
+            id=run_id,
             name=f"{method.rpartition('/')[2]} {task.rpartition('/')[2]} seed {config['seed']}",
             group=group[:LONGEST_GROUP] or None,
             job_type=labels.get("scale", "run"),
@@ -72,14 +75,14 @@ class Wandb:
 
     @staticmethod
     def report(
-        verdicts: dict[str, Any], folder: Path, *, finish_seconds: float = 30.0, **options: Any
+        verdicts: dict[str, Any], folder: Path, *, finish_seconds: float = 60.0, **options: Any
     ) -> None:
         """Log a report as one run: verdicts as a table and in the summary, figures as they are (SVG)."""
         paper, scale = verdicts["paper"], verdicts["scale"]
         session = _Session(
             finish_seconds,
             options,
-            id=f"{paper}-{scale}-{secrets.token_hex(3)}",
+            id=f"{paper}-{scale}",
             name=f"{paper} {scale} report",
             group=paper[:LONGEST_GROUP],
             job_type="report",
@@ -138,6 +141,7 @@ class _Session:
         except Exception as problem:
             _warn(f"{type(problem).__name__}: {problem}; it is in the extra `wandb`")
         else:
+            _at_exit()
             self._thread.start()
 
     def put(self, action: Action) -> None:
@@ -154,7 +158,7 @@ class _Session:
         self._thread.join(self._seconds)
         if self._thread.is_alive():
             _unreachable.set()
-            _warn(f"no end after {self._seconds:g} s; further runs of this process are offline")
+            _warn(f"no end after {self._seconds:g} s: its record may lack the last part")
 
     def _work(self) -> None:
         try:
@@ -194,14 +198,16 @@ class _Session:
         import wandb
 
         options = self._options
-        if mode == "online" and not wandb.api.api_key:  # wandb would ask for it at the terminal
+        wandb.setup(wandb.Settings(silent=True))
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise RuntimeError("no API key: set WANDB_API_KEY or call `wandb login`")
         root = Path(options.get("dir") or places.outputs())
         root.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(
-            # Its own timeouts end before we stop waiting, so that there is time to go offline.
+            # Its own timeouts end before we stop waiting, so that there is time to go offline. Offline there is no
+            # one to wait for but the disk, and what is cut short would be lost.
             init_timeout=self._seconds / 2,
-            finish_timeout=self._seconds / 2,
+            finish_timeout=self._seconds / 2 if mode == "online" else 0.0,
             silent=True,
             console="off",
             disable_git=True,
@@ -211,6 +217,7 @@ class _Session:
             x_disable_stats=True,
             x_disable_machine_info=True,
             x_save_requirements=False,
+            x_transaction_log_flush_interval=BATCH_SECONDS,
         )
         return wandb.init(
             project=options.get("project") or "reprise",
@@ -219,8 +226,23 @@ class _Session:
             mode=mode,
             reinit="create_new",
             settings=settings,
-            **self._run,
+            **self._run
+            | {"id": f"{self._run['id']}-{secrets.token_hex(3)}"},  # each attempt is a run of its own
         )
+
+
+@cache
+def _at_exit() -> None:
+    """At the end of this process (a worker's too) wait for wandb's service, which writes the last lines by itself."""
+    Finalize(None, _leave, exitpriority=100)
+
+
+def _leave() -> None:
+    import wandb
+
+    thread = threading.Thread(target=wandb.teardown, daemon=True)
+    thread.start()
+    thread.join(LEAVE_SECONDS)
 
 
 def _warn(text: str) -> None:
