@@ -38,6 +38,10 @@ class ArtifactStore:
         name = ".".join(node["_target_"].split(".")[-2:])
         return self.root / name / digest(node)
 
+    def failure_log(self, node: dict[str, Any]) -> Path:
+        """Where the traceback of an artifact's last attempt is, if that failed."""
+        return self.path(node).with_suffix(".failure.txt")
+
     def find(self, node: dict[str, Any]) -> tuple[Path, str] | None:
         """The finished folder and its content's checksum, or None if it must be built (again)."""
         folder = self.path(node)

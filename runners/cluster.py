@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,8 @@ usage: python -m runners.cluster submit paper=<slug> [scale=paper] [dry_run=true
        python -m runners.cluster cancel paper=<slug>
 
   submit sends what is neither finished nor in the queue, and returns. Where tuning or another experiment must be
-  done first, submit again then; when all is done, reproduce draws and judges.
+  done first, submit again then; when all is done, reproduce draws and judges. Without Slurm's commands on this
+  machine only dry_run=true and status work.
   dry_run=true prints jobs and cost and sends nothing.
 """
 COMMANDS = ("submit", "status", "cancel")
@@ -55,15 +58,23 @@ def _submit(paper: Any, scale: str, options: dict[str, str]) -> int:
         _print_plan(sweep, launcher)
         return 0
     sweep = _sweep(paper, scale, launcher, overrides)
+    print(sweep.estimate())
     try:
         sweep.run()
+        waiting = False
     except Pending:
+        waiting = True
+    if sweep.failures:
         print(
-            f"{len(sweep.jobs)} runs of {paper.slug} are on their way; make status-{paper.slug} shows how far"
+            f"{len(sweep.failures)} runs cannot be made:", *sweep.failures[:20], sep="\n  ", file=sys.stderr
         )
-        return 0
-    print(f"everything is done: make reproduce-{paper.slug} scale={scale} judges and draws")
-    return 0
+    runs, jobs = sweep.launcher.sent
+    if waiting or runs:
+        print(f"sent {runs} runs in {jobs} jobs; {sweep.launcher.on_their_way} were on their way already")
+        print(f"make status-{paper.slug} shows how far they are; submit again for what follows them")
+    else:
+        print(f"all that can be done is done: make reproduce-{paper.slug} scale={scale} judges and draws")
+    return 1 if sweep.failures else 0
 
 
 def _sweep(paper: Any, scale: str, launcher: dict[str, Any], overrides: Any = None) -> Any:
@@ -77,19 +88,24 @@ def _sweep(paper: Any, scale: str, launcher: dict[str, Any], overrides: Any = No
 def _print_plan(sweep: Any, launcher: dict[str, Any]) -> None:
     from runners.launchers.slurm import Slurm
 
-    stage = _peek(sweep)
+    missing = _peek(sweep)
     slurm = Slurm(**{key: value for key, value in launcher.items() if key != "_target_"})
-    chunks = slurm.plan([job for job in stage if job.id not in sweep.results])
+    queued = _queued(sweep)
+    chunks = slurm.plan([job for job in missing if job.id not in queued])
     print(sweep.estimate())
-    minutes = 0
+    if queued:
+        print(f"{sum(job.id in queued for job in missing)} runs are on their way already")
+    hours = 0.0
+    kinds: Counter[str] = Counter()
     for chunk in chunks:
         asked = slurm.parameters(chunk)
-        minutes += asked["time"]
-        shown = {
-            key: asked[key] for key in asked if key not in ("setup", "job_name", "additional_parameters")
-        }
-        print(f"job of {len(chunk)} runs: " + ", ".join(f"{key}={value}" for key, value in shown.items()))
-    print(f"{len(chunks)} jobs now, at most {minutes / 60:.1f} job-hours; later stages follow their results")
+        hours += asked["time"] / 60 * asked["nodes"]
+        hidden = ("setup", "job_name", "additional_parameters", "ntasks_per_node", "array_parallelism")
+        needs = ", ".join(f"{key}={value}" for key, value in asked.items() if key not in hidden)
+        kinds[f"of {len(chunk)} runs: {needs}"] += 1
+    for kind, count in kinds.items():
+        print(f"{count} jobs {kind}")
+    print(f"{len(chunks)} jobs now, at most {hours:.1f} node-hours; later stages follow their results")
 
 
 def _peek(sweep: Any) -> list[Job]:
@@ -100,22 +116,16 @@ def _peek(sweep: Any) -> list[Job]:
 
 
 def _status(paper: Any, scale: str, options: dict[str, str]) -> int:
-    from runners.launchers.slurm import Ledger
-
     if options:
         raise ConfigError(
             f"unknown option '{next(iter(options))}'{nearest(next(iter(options)), ['paper', 'scale'])}"
         )
     sweep = _sweep(paper, scale, {"_target_": "runners.cluster.Peek"})
     missing = _peek(sweep)
-    queued = Ledger(sweep.root).queued()
+    queued = _queued(sweep)
     counts: dict[str, Counter[str]] = {}
     for job in missing:
-        failure = None if job.artifact else sweep.store.failure(job.config, job.id)
-        state = {"RUNNING": "running"}.get(queued[job.id], "waiting") if job.id in queued else "not sent"
-        if job.id not in queued and failure is not None:
-            state = failure["status"]
-        counts.setdefault(job.label.partition(":")[0], Counter())[state] += 1
+        counts.setdefault(job.label.partition(":")[0], Counter())[_state(job, sweep, queued)] += 1
     for name, group in sweep.board.groups.items():
         if group["cached"]:
             counts.setdefault(name, Counter())["done"] += int(group["cached"])
@@ -129,19 +139,42 @@ def _status(paper: Any, scale: str, options: dict[str, str]) -> int:
     return 0
 
 
+def _queued(sweep: Any) -> dict[str, str]:
+    from runners.launchers.slurm_ledger import Ledger
+
+    return Ledger(sweep.root).queued() if shutil.which("squeue") else {}
+
+
+def _state(job: Job, sweep: Any, queued: dict[str, str]) -> str:
+    """How far a run without a result is, in a word."""
+    from runners.launchers.slurm import vanished
+
+    if job.id in queued:
+        held = not job.artifact and (sweep.store.folder(job.config, job.id) / "claim").exists()
+        return "running" if queued[job.id] == "RUNNING" and (held or job.artifact) else "waiting"
+    failure = None if job.artifact else sweep.store.failure(job.config, job.id)
+    if failure is not None:
+        return str(failure["status"])
+    return "vanished" if vanished(job, sweep.store) else "not sent"
+
+
 def _cancel(slug: str, options: dict[str, str]) -> int:
-    from runners.launchers.slurm import Ledger, cancel, queue
+    from runners.launchers.slurm_ledger import Ledger, cancel, queue
 
     options.pop("scale", None)
     if options:
         raise ConfigError(f"unknown option '{next(iter(options))}'")
-    states = queue()
+    if shutil.which("scancel") is None:
+        raise ConfigError("no scancel on this machine; run it on the cluster's login node")
+    states, ledger = queue(), Ledger(places.outputs())
     ours = [
         job
-        for job, runs in Ledger(places.outputs()).jobs().items()
+        for job, runs in ledger.jobs().items()
         if job in states and any(labels.get("paper") == slug for labels in runs.values())
     ]
     cancel(ours)
+    for job in ours:
+        ledger.forget(job)
     print(f"{len(ours)} jobs of {slug} cancelled")
     return 0
 

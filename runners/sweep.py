@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runners import artifacts as artifact_nodes
 from runners import build, figure_spec, places, provenance
-from runners.errors import ConfigError, Pending, StoppedEarly, StoreError
+from runners.errors import ConfigError, Pending, StoppedEarly, StoreError, nearest
 from runners.execute import Outcome
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
@@ -292,16 +293,16 @@ class Sweep:
                         )
         if self.settings.fail_fast and self.failures:
             raise StoppedEarly
-        self._go_on(jobs)
+        self._go_on(job for key, job in jobs.items() if key not in outcomes)
 
     def _give_up(self, job: Job, error: str) -> None:
         """Record a run that cannot be made."""
         self.store.record_failure(job.config, job.id, "failed", error)
         self.board.ended(job, Outcome(job.id, "failed", error=error))
 
-    def _go_on(self, jobs: dict[str, Job]) -> None:
+    def _go_on(self, jobs: Iterable[Job]) -> None:
         """Raise Pending where runs were sent that nobody waits for."""
-        sent = sum(key not in self.results for key in jobs)
+        sent = sum(job.id not in self.results for job in jobs)
         if sent and not getattr(self.launcher, "wait", True):
             raise Pending(f"{sent} runs are not finished yet")
 
@@ -351,9 +352,9 @@ class Sweep:
         result = self.results.get(cell.id)
         value = result["summary"].get(rule["metric"]) if result else None
         if result and result["status"] == "done" and rule["metric"] not in result["summary"]:
-            known = ", ".join(result["summary"])
+            known, near = ", ".join(result["summary"]), nearest(rule["metric"], result["summary"])
             raise ConfigError(
-                f"{self.paper.place}: tune.metric '{rule['metric']}' is not in the summary ({known})"
+                f"{self.paper.place}: tune.metric '{rule['metric']}' is not in the summary ({known}){near}"
             )
         if value is None:
             censored = rule.get("censored")

@@ -19,6 +19,7 @@ STATE = Path("/var/lib/reprise-slurm")
 CONFIG = """ClusterName=reprise
 SlurmctldHost={host}(127.0.0.1)
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none

@@ -7,26 +7,34 @@ Nothing is kept in memory that a restart would need: what is done stands in the 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from filelock import SoftFileLease
-
 from runners import places
+from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError
 from runners.execute import Outcome
+from runners.group import gpus_asked
 from runners.launchers import Job, Settings, Watcher
 from runners.launchers.slurm_job import Chunk
-from runners.lease import LEASE_SECONDS
-from runners.store import Store, write_atomic
+from runners.launchers.slurm_ledger import Ledger, longest_array
+from runners.lease import Claims
+from runners.store import FINAL, Store
 
-TORN = "its job vanished without a result"
+OUTAGE_SECONDS = 3600.0  # how long a sweep that waits puts up with a controller that does not answer
+WHOLE = (
+    "minutes",
+    "chunk_minutes",
+    "chunk_runs",
+    "array_parallelism",
+    "cpus",
+    "ranks_per_node",
+    "signal_seconds",
+)
 
 
 class Slurm:
@@ -52,6 +60,15 @@ class Slurm:
         poll_seconds: float = 5.0,
         extra: dict[str, Any] | None = None,
     ):
+        given = dict(locals())
+        for name in WHOLE:
+            value = given[name]
+            if not (type(value) is int and value >= 1) and not (name == "minutes" and value is None):
+                raise ConfigError(f"launcher.{name}={value!r}: expected a whole number of at least 1")
+        if memory_gb is not None and not (type(memory_gb) in (int, float) and memory_gb > 0):
+            raise ConfigError(f"launcher.memory_gb={memory_gb!r}: expected a number above 0")
+        if not all(isinstance(line, str) for line in setup or []):
+            raise ConfigError(f"launcher.setup={setup!r}: expected a list of shell lines")
         self.partition, self.account, self.qos = partition, account, qos
         self.minutes, self.chunk_minutes, self.chunk_runs = minutes, chunk_minutes, chunk_runs
         self.array_parallelism, self.cpus, self.memory_gb = array_parallelism, cpus, memory_gb
@@ -59,6 +76,8 @@ class Slurm:
         self.setup, self.signal_seconds, self.resubmit = setup or [], signal_seconds, resubmit
         self.wait, self.poll_seconds, self.extra = wait, poll_seconds, extra or {}
         self.workers = array_parallelism
+        self.sent = (0, 0)  # runs and jobs that this process has sent
+        self.on_their_way = 0  # runs that were in the queue already
 
     def __enter__(self) -> Slurm:
         return self
@@ -73,37 +92,49 @@ class Slurm:
         if shutil.which("sbatch") is None:
             raise ConfigError("launcher=slurm: no sbatch on this machine; run it on the cluster's login node")
         ledger = Ledger(settings.root)
-        self._send(jobs, settings, ledger)
-        return self._watch(jobs, settings, watcher, ledger) if self.wait else {}
+        ended = self._send(jobs, settings, ledger)
+        return self._watch(jobs, settings, watcher, ledger) if self.wait else ended
 
-    def plan(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Chunks: runs of equal needs are put together until a job takes about ``chunk_minutes``."""
+    # -- what is asked for ---------------------------------------------------------------------------------------
+
+    def plan(self, jobs: Sequence[Job], alone: frozenset[str] = frozenset()) -> list[list[Job]]:
+        """Chunks: runs of equal needs are put together until a job takes about ``chunk_minutes``.
+
+        Args:
+            jobs: what is to be run.
+            alone: ids of runs that get a job of their own.
+        """
         chunks: list[list[Job]] = []
         filling: dict[tuple[Any, ...], tuple[list[Job], float]] = {}
         for job in jobs:
             minutes = _minutes(job)
-            alone = _ranks(job) > self.ranks_per_node or bool(job.resources.get("exclusive"))
             needs = self._needs(job)
+            if job.id in alone or _ranks(job) > self.ranks_per_node or job.resources.get("exclusive"):
+                chunks.append([job])
+                continue
             chunk, full = filling.get(needs, ([], 0.0))
-            if alone or not chunk or len(chunk) >= self.chunk_runs or full + minutes > self.chunk_minutes:
+            if not chunk or len(chunk) >= self.chunk_runs or full + minutes > self.chunk_minutes:
                 chunk, full = [], 0.0
                 chunks.append(chunk)
             chunk.append(job)
-            filling[needs] = ([], 0.0) if alone else (chunk, full + minutes)
+            filling[needs] = (chunk, full + minutes)
         return chunks
 
     def _needs(self, job: Job) -> tuple[Any, ...]:
-        ranks = _ranks(job)
-        cuda = str(job.config.get("device") or "cpu").startswith("cuda") and not job.artifact
-        gpus = max(ranks, int(job.resources.get("gpus") or 0)) if cuda else 0
+        gpus = 0 if job.artifact else gpus_asked(job.config)
         memory = job.resources.get("memory_gb") or self.memory_gb
-        return (ranks, gpus, memory, bool(job.resources.get("exclusive")))
+        return (_ranks(job), gpus, memory, bool(job.resources.get("exclusive")))
 
     def parameters(self, chunk: Sequence[Job]) -> dict[str, Any]:
         """What sbatch is asked for one chunk (submitit's names)."""
         ranks, gpus, memory, exclusive = self._needs(chunk[0])
         nodes = -(-ranks // self.ranks_per_node)
-        per_node = min(ranks, self.ranks_per_node)
+        if ranks % nodes:
+            raise ConfigError(
+                f"ranks={ranks} cannot be spread evenly over {nodes} nodes of {self.ranks_per_node}: "
+                "set launcher.ranks_per_node"
+            )
+        per_node = ranks // nodes
         longest = max(60 * float(job.resources.get("hours") or 0) for job in chunk)
         likely = sum(map(_minutes, chunk))
         minutes = self.minutes or int(max(longest * 1.1, likely * 1.5, self.chunk_minutes)) + 1
@@ -122,152 +153,129 @@ class Slurm:
             "exclusive": True if exclusive else None,
             "array_parallelism": self.array_parallelism,
             "signal_delay_s": self.signal_seconds,
-            "setup": [f"export PYTHONPATH={places.HOME}:$PYTHONPATH", *self.setup],
+            "setup": [
+                f"export PYTHONPATH={places.HOME}:$PYTHONPATH REPRISE_SIGNAL_SECONDS={self.signal_seconds}",
+                *self.setup,
+            ],
             "additional_parameters": {"requeue": True, **self.extra},
         }
         return {key: value for key, value in found.items() if value is not None}
 
-    def _send(self, jobs: Sequence[Job], settings: Settings, ledger: Ledger) -> None:
-        import submitit
+    # -- sending and waiting -------------------------------------------------------------------------------------
 
+    def _send(self, jobs: Sequence[Job], settings: Settings, ledger: Ledger) -> dict[str, Outcome]:
+        """Send every run that is neither finished nor in the queue; return how those that have ended did so.
+
+        A run that failed is sent once more, but what follows it does not wait for that.
+        """
+        import submitit
+        from submitit.core.utils import FailedJobError
+
+        store = Store(settings.root)
         with ledger.lock():  # two submits at once: the second sees what the first has sent
             queued = ledger.queued()
             fresh = [job for job in jobs if job.id not in queued]
-            groups: dict[str, list[list[Job]]] = {}
-            for chunk in self.plan(fresh):
-                groups.setdefault(json.dumps(self.parameters(chunk)), []).append(chunk)
-            for text, chunks in groups.items():
-                executor = submitit.SlurmExecutor(folder=ledger.logs / "%j", python=_python())
-                executor.update_parameters(**json.loads(text))
-                payloads = [
-                    Chunk(
-                        [asdict(job) for job in chunk], str(settings.root), settings.tracker, settings.stale
-                    )
-                    for chunk in chunks
-                ]
-                handles = executor.map_array(_run, payloads)
+            self.on_their_way += len(jobs) - len(fresh)
+            ended = {job.id: outcome for job in fresh if (outcome := _ended(job, store, settings))}
+            fresh = [job for job in fresh if job.id not in ended or ended[job.id].status not in FINAL]
+            # A run that started and left no trace may have taken its job down: it gets one of its own.
+            alone = frozenset(job.id for job in fresh if vanished(job, store))
+            for job in fresh:
+                _clear(job, store, settings)
+            for parameters, chunks in self._arrays(self.plan(fresh, alone)):
+                executor = submitit.SlurmExecutor(folder=ledger.logs / "%j", python=sys.executable)
+                executor.update_parameters(**parameters)
+                payloads = [_payload(chunk, settings) for chunk in chunks]
+                try:
+                    handles = executor.map_array(Chunk.run, payloads)
+                except FailedJobError as problem:
+                    raise ConfigError(f"sbatch refuses: {' '.join(str(problem).split())}") from problem
                 for handle, chunk in zip(handles, chunks, strict=True):
                     ledger.note(handle.job_id, chunk)
+                self.sent = (self.sent[0] + sum(map(len, chunks)), self.sent[1] + len(chunks))
+        return ended
+
+    def _arrays(self, chunks: Sequence[list[Job]]) -> Iterator[tuple[dict[str, Any], list[list[Job]]]]:
+        """Chunks that ask for the same, in arrays of a length that Slurm takes."""
+        groups: dict[str, list[list[Job]]] = {}
+        for chunk in chunks:
+            groups.setdefault(json.dumps(self.parameters(chunk)), []).append(chunk)
+        most = longest_array() if groups else 1
+        for text, alike in groups.items():
+            for first in range(0, len(alike), most):
+                yield json.loads(text), alike[first : first + most]
 
     def _watch(
         self, jobs: Sequence[Job], settings: Settings, watcher: Watcher, ledger: Ledger
     ) -> dict[str, Outcome]:
-        store = Store(settings.root)
+        store, claims = Store(settings.root), Claims(settings.root)
         waiting = {job.id: job for job in jobs}
         sent_again = dict.fromkeys(waiting, 0)
         outcomes: dict[str, Outcome] = {}
         while waiting:
-            queued = ledger.queued()
+            queued = ledger.queued(OUTAGE_SECONDS)
             lost = []
             for job in list(waiting.values()):
+                if queued.get(job.id) == "PENDING":
+                    continue
                 outcome = _ended(job, store, settings)
-                if outcome is None and job.id not in queued:
-                    outcome = _ended(job, store, settings)  # it may have ended between the two looks
+                if outcome is None and job.id not in queued and not _is_held(job, store, claims):
+                    outcome = _ended(job, store, settings)  # it may have ended between the looks
                     if outcome is None and sent_again[job.id] < self.resubmit:
                         sent_again[job.id] += 1
                         lost.append(job)
-                        continue
-                    if outcome is None:
-                        error = f"{TORN} {sent_again[job.id] + 1} times (logs in {ledger.logs})"
-                        if not job.artifact:
-                            store.record_failure(job.config, job.id, "failed", error)
-                        outcome = Outcome(job.id, "failed", error=error)
-                elif outcome is not None and outcome.status in ("failed", "timeout") and job.id in queued:
-                    continue  # an older attempt's record; the new one is still in the queue
+                    elif outcome is None:
+                        outcome = self._give_up(job, store, ledger, sent_again[job.id] + 1)
                 if outcome is not None:
                     outcomes[job.id] = outcome
                     watcher.ended(job, outcome)
                     del waiting[job.id]
-            if (
-                lost
-            ):  # pre-empted by CANCEL, node lost: each alone, so that one bad run cannot take others with it
-                for job in lost:
-                    self._send([job], settings, ledger)
+            if lost:  # pre-empted by CANCEL, out of time, node lost
+                self._send(lost, settings, ledger)
             watcher.tick({})
             if waiting:
                 time.sleep(self.poll_seconds)
         return outcomes
 
-
-class Ledger:
-    """Which job carries which runs: one small file per job under ``<outputs>/slurm/jobs``."""
-
-    def __init__(self, root: Path):
-        self.folder = root / "slurm" / "jobs"
-        self.logs = root / "slurm" / "logs"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.logs.mkdir(parents=True, exist_ok=True)
-
-    def lock(self) -> SoftFileLease:
-        """Held while jobs are sent."""
-        return SoftFileLease(self.folder.parent / "submit.lock", lease_duration=LEASE_SECONDS)
-
-    def note(self, job_id: str, chunk: Iterable[Job]) -> None:
-        """Remember what a job carries."""
-        record = {job.id: job.labels for job in chunk}
-        write_atomic(self.folder / f"{job_id}.json", json.dumps(record))
-
-    def jobs(self) -> dict[str, dict[str, dict[str, str]]]:
-        """{job: {run: labels}} of every job ever sent."""
-        return {path.stem: json.loads(path.read_bytes()) for path in sorted(self.folder.glob("*.json"))}
-
-    def queued(self) -> dict[str, str]:
-        """{run: state} of what is waiting or running now; jobs that left the queue are forgotten."""
-        states = queue()
-        found: dict[str, str] = {}
-        for job_id, runs in self.jobs().items():
-            if job_id in states:
-                found |= dict.fromkeys(runs, states[job_id])
-            elif time.time() - (self.folder / f"{job_id}.json").stat().st_mtime > 10:
-                (self.folder / f"{job_id}.json").rename(self.folder / f"{job_id}.left")
-            else:  # just sent: squeue may not show it yet
-                found |= dict.fromkeys(runs, "PENDING")
-        return found
+    def _give_up(self, job: Job, store: Store, ledger: Ledger, times: int) -> Outcome:
+        error = f"its job vanished without a result {times} times (logs in {ledger.logs})"
+        if not job.artifact:
+            store.record_failure(job.config, job.id, "failed", error)
+        return Outcome(job.id, "failed", error=error)
 
 
-def queue() -> dict[str, str]:
-    """{job: state} of this user's jobs, from squeue (which needs no accounting database)."""
-    command = ["squeue", "--noheader", "--array", "--user", str(os.getuid()), "--format", "%F %K %T"]
-    for attempt in range(5):
-        listed = subprocess.run(command, capture_output=True, text=True)
-        if listed.returncode == 0:
-            break
-        time.sleep(2.0 * (attempt + 1))  # the controller restarts now and then
+def vanished(job: Job, store: Store) -> bool:
+    """Whether a run started some time and neither ended nor was stopped in order."""
+    if job.artifact:
+        return False
+    folder = store.folder(job.config, job.id)
+    return (folder / "config.yaml").exists() and not any(
+        (folder / name).exists() for name in ("result.json", "failure.json")
+    )
+
+
+def _payload(chunk: Sequence[Job], settings: Settings) -> Chunk:
+    return Chunk(
+        [asdict(job) for job in chunk], str(settings.root.resolve()), settings.tracker, settings.stale
+    )
+
+
+def _clear(job: Job, store: Store, settings: Settings) -> None:
+    """Drop the record of an older attempt's failure: the new one is to be told from it."""
+    if job.artifact:
+        ArtifactStore(settings.root).failure_log(job.config).unlink(missing_ok=True)
     else:
-        raise ConfigError(f"squeue does not answer: {' '.join(listed.stderr.split())}")
-    states = {}
-    for line in listed.stdout.splitlines():
-        job, task, state = line.split()
-        if state not in (
-            "COMPLETED",
-            "CANCELLED",
-            "FAILED",
-            "TIMEOUT",
-            "NODE_FAIL",
-            "PREEMPTED",
-            "COMPLETING",
-        ):
-            states[f"{job}_{task}" if task != "N/A" else job] = state
-    return states
-
-
-def cancel(job_ids: Iterable[str]) -> None:
-    """Cancel jobs (scancel)."""
-    ids = list(job_ids)
-    if ids:
-        subprocess.run(["scancel", *ids], check=True)
-
-
-def _run(chunk: Chunk) -> list[dict[str, Any]]:
-    return chunk()
+        (store.folder(job.config, job.id) / "failure.json").unlink(missing_ok=True)
 
 
 def _ended(job: Job, store: Store, settings: Settings) -> Outcome | None:
     """How a run ended, by what it left; None if it left nothing final."""
     if job.artifact:
-        from runners.artifacts import ArtifactStore
-
-        return Outcome(job.id, "done") if ArtifactStore(settings.root).find(job.config) else None
+        shelf = ArtifactStore(settings.root)
+        if shelf.find(job.config):
+            return Outcome(job.id, "done")
+        log = shelf.failure_log(job.config)
+        return Outcome(job.id, "failed", error=f"traceback in {log}") if log.exists() else None
     hit = store.look(job.config, job.id, job.fingerprint, stale=settings.stale)
     if hit.state == "finished" and hit.result is not None:
         return Outcome(job.id, hit.result["status"], hit.result["wall_seconds"])
@@ -277,6 +285,11 @@ def _ended(job: Job, store: Store, settings: Settings) -> Outcome | None:
     return None
 
 
+def _is_held(job: Job, store: Store, claims: Claims) -> bool:
+    """Whether a process (another sweep's, on any machine) works on it now."""
+    return not job.artifact and claims.holder(store.folder(job.config, job.id)) is not None
+
+
 def _minutes(job: Job) -> float:
     """What a run likely takes: as long as earlier runs of its task, else as long as it may."""
     return job.seconds / 60 if job.seconds is not None else 60 * float(job.resources.get("hours") or 1 / 60)
@@ -284,9 +297,3 @@ def _minutes(job: Job) -> float:
 
 def _ranks(job: Job) -> int:
     return 1 if job.artifact else int(job.config.get("ranks") or 1)
-
-
-def _python() -> str:
-    import sys
-
-    return sys.executable

@@ -38,27 +38,28 @@ def work(
     """Execute one job; returns the outcome as a dictionary."""
     assert _executor is not None
     if artifact:
-        return _prepare(config, run_id, labels)
+        return prepare(_executor, config, run_id, labels).as_dict()
     outcome = _executor.run(
         config, run_id=run_id, fingerprint=fingerprint, labels=labels, again=again, gpus=gpus
     )
     return outcome.as_dict()
 
 
-def _prepare(node: dict[str, Any], run_id: str, labels: dict[str, str]) -> dict[str, Any]:
+def prepare(executor: Executor, node: dict[str, Any], run_id: str, labels: dict[str, str]) -> Outcome:
+    """Build one artifact; a failure leaves its traceback in ``<artifact>.failure.txt``."""
     from runners.build import Artifact
 
-    assert _executor is not None
     started = time.perf_counter()
+    log = executor.artifacts.failure_log(node)
+    log.unlink(missing_ok=True)
     try:
-        _executor.artifacts.get(Artifact(node))
+        executor.artifacts.get(Artifact(node))
     except (Exception, SystemExit) as problem:
         if isinstance(problem, OSError) and unwritable(problem):
             raise
-        log = _executor.artifacts.path(node).with_suffix(".failure.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
         error = f"{type(problem).__name__}: {problem} (traceback in {os.path.relpath(log)})"
         error = error.replace("<paper>", labels.get("paper", "<paper>"))  # in what missing data says
-        return Outcome(run_id, "failed", time.perf_counter() - started, error=error).as_dict()
-    return Outcome(run_id, "done", time.perf_counter() - started).as_dict()
+        return Outcome(run_id, "failed", time.perf_counter() - started, error=error)
+    return Outcome(run_id, "done", time.perf_counter() - started)
