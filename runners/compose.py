@@ -114,9 +114,18 @@ class Base:
 
     def __init__(self, choices: dict[str, str]):
         self.choices = dict(choices)
-        tree, self.chosen = _hydra(tuple(sorted(choices.items())))
-        self.tree = {key: tree[key] for key in RUN_KEYS}
-        for part in ("method", "task"):
+        self.chosen: dict[str, tuple[str, str]] = {}
+        tree: Config = {}
+        for part in (
+            "method",
+            "task",
+        ):  # each by itself: as many compositions as methods and tasks, not pairs
+            own = {k: v for k, v in choices.items() if (k.partition("@")[2] or k).partition(".")[0] == part}
+            composed, chosen = _hydra(tuple(sorted(own.items())))
+            tree |= composed
+            self.chosen |= chosen
+        self.tree = {key: tree[key] for key in RUN_KEYS if key in tree}
+        for part in {"method", "task"} & set(choices):
             _check_form(self.tree[part], part, self.choices[part])
 
     def group_at(self, path: str) -> str | None:
@@ -143,7 +152,7 @@ def _base(choices: tuple[tuple[str, str], ...]) -> Base:
 
 
 def base(choices: dict[str, str]) -> Base:
-    """Cached composition of group choices, e.g. ``{"method": "zeroth_order/radazo", "task": ...}``."""
+    """Cached composition of group choices, e.g. ``{"method": "zeroth_order/radazo", "task": ...}`` or one of both."""
     return _base(tuple(sorted(choices.items())))
 
 
@@ -291,6 +300,8 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     """Return ``value`` in the type of ``default``; raise ConfigError where it does not fit."""
     if default is None or (isinstance(default, str) and ("${" in default or default == "???")):
         return plain_copy(value)
+    if default == {} and isinstance(value, Mapping):  # any keys, as launcher.extra has
+        return plain_copy(dict(value))
     if isinstance(default, dict) and isinstance(value, Mapping):
         merged = default
         for key, item in value.items():
