@@ -86,6 +86,7 @@ def _sweep(paper: Any, scale: str, launcher: dict[str, Any], overrides: Any = No
 
 
 def _print_plan(sweep: Any, launcher: dict[str, Any]) -> None:
+    from runners.estimate import count
     from runners.launchers.slurm import Slurm
 
     missing = _peek(sweep)
@@ -102,10 +103,12 @@ def _print_plan(sweep: Any, launcher: dict[str, Any]) -> None:
         hours += asked["time"] / 60 * asked["nodes"]
         hidden = ("setup", "job_name", "additional_parameters", "ntasks_per_node", "array_parallelism")
         needs = ", ".join(f"{key}={value}" for key, value in asked.items() if key not in hidden)
-        kinds[f"of {len(chunk)} runs: {needs}"] += 1
-    for kind, count in kinds.items():
-        print(f"{count} jobs {kind}")
-    print(f"{len(chunks)} jobs now, at most {hours:.1f} node-hours; later stages follow their results")
+        kinds[f"of {count(len(chunk), 'run')}: {needs}"] += 1
+    for kind, number in kinds.items():
+        print(f"{count(number, 'job')} {kind}")
+    print(
+        f"{count(len(chunks), 'job')} now, at most {hours:.1f} node-hours; later stages follow their results"
+    )
 
 
 def _peek(sweep: Any) -> list[Job]:

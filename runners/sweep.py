@@ -16,6 +16,7 @@ from typing import Any
 from runners import artifacts as artifact_nodes
 from runners import build, figure_spec, places, provenance
 from runners.errors import ConfigError, Pending, StoppedEarly, StoreError, nearest
+from runners.estimate import Known
 from runners.execute import Outcome
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
@@ -53,6 +54,7 @@ class Sweep:
         self.launcher_config = launcher
         self.fingerprints = Fingerprinter()
         self.planned: dict[str, list[Cell]] = {}  # what check() has expanded and no run can change any more
+        self.expected: dict[str, list[Cell]] = {}  # what check() has expanded; tuning may still change it
         self.cells: dict[str, list[Cell]] = {}
         self.results: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
@@ -114,6 +116,7 @@ class Sweep:
                 self.skipped[name] = "no cell with these choices"
                 continue
             tuning = [cell for cell, _, _ in self.expander.tuning(name)]
+            self.expected[name] = tuning + cells
             if not tuning and not needs:
                 self.planned[name] = cells
             for cell in tuning + cells:
@@ -138,35 +141,9 @@ class Sweep:
 
     def estimate(self) -> str:
         """How many runs there are and what they cost, from what the store knows and the YAML says."""
-        lines = []
-        known = self._known_seconds()
-        total = 0.0
-        for name in self.order:
-            if needed(self.paper.experiments[name]):
-                lines.append(f"{name}: follows {', '.join(needed(self.paper.experiments[name]))}")
-                continue
-            cells = {c.id: c for c, _, _ in self.expander.tuning(name)} | {
-                c.id: c for c in self.expander.judged(name)
-            }
-            hours = [(c.config["task"].get("resources") or {}).get("hours") for c in cells.values()]
-            seconds = [known.get(c.config["task"]["_name_"]) for c in cells.values()]
-            line = f"{name}: {len(cells)} runs"
-            if any(hours):
-                line += f", at most {sum(h or 0 for h in hours):.1f} h in all"
-            measured = [s for s in seconds if s is not None]
-            if measured:
-                spent = sum(measured) / len(measured) * len(cells)
-                total += spent
-                line += f", about {spent / 3600:.2f} core-hours by earlier runs of these tasks"
-            lines.append(line)
-        lines += [f"{name}: not run ({reason})" for name, reason in self.skipped.items()]
-        return f"{self.paper.slug} at scale {self.scale}:\n  " + "\n  ".join(lines)
+        from runners import estimate
 
-    def _known_seconds(self) -> dict[str, float]:
-        found: dict[str, list[float]] = {}
-        for result in self.store.results():
-            found.setdefault(result["config"]["task"]["_name_"], []).append(float(result["wall_seconds"]))
-        return {task: sum(times) / len(times) for task, times in found.items()}
+        return estimate.describe(self, self.expected)
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -244,7 +221,7 @@ class Sweep:
 
     def _launch(self, groups: dict[str, list[Cell]]) -> None:
         jobs: dict[str, Job] = {}
-        known = self._known_seconds() if hasattr(self.launcher, "plan") else {}
+        known = Known(self.store.results() if hasattr(self.launcher, "plan") else [])
         for name, cells in groups.items():
             own = []
             for cell in cells:
@@ -265,7 +242,7 @@ class Sweep:
                         cell.fingerprint,
                         f"{name}: {label}",
                         labels,
-                        seconds=known.get(cell.config["task"]["_name_"]),
+                        seconds=known.seconds(cell.config),
                     )
                 )
                 jobs[cell.id] = own[-1]

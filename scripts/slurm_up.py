@@ -1,6 +1,6 @@
 """Starts a one-node Slurm on this machine, for tests (Debian packages ``slurm-wlm`` and ``munge``; needs root).
 
-usage: python scripts/slurm_up.py [stop]
+usage: python scripts/slurm_up.py [stop | restart | restart-controller]
 
 Not a way to run a cluster: no accounting, everything as root on 127.0.0.1.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -84,11 +85,28 @@ def start() -> None:
     sys.exit(f"slurm did not come up (state {state!r}); logs in {STATE}")
 
 
-def stop() -> None:
-    """End the three daemons."""
-    for program in ("slurmd", "slurmctld", "munged"):
-        subprocess.run(["pkill", "-x", program], check=False)
+def stop(programs: tuple[str, ...] = ("slurmd", "slurmctld")) -> None:
+    """End daemons and wait until they have ended."""
+    for program in programs:
+        file = STATE / f"{program}.pid"
+        pid = int(file.read_text()) if file.exists() else 0
+        if pid and Path(f"/proc/{pid}/comm").exists():
+            os.kill(pid, signal.SIGTERM)
+            for _ in range(200):
+                if not Path(f"/proc/{pid}/comm").exists():
+                    break
+                time.sleep(0.1)
+
+
+def main(command: str = "start") -> None:
+    """The command line."""
+    if command in ("stop", "restart"):
+        stop()
+    if command == "restart-controller":
+        stop(("slurmctld",))
+    if command != "stop":
+        start()
 
 
 if __name__ == "__main__":
-    stop() if sys.argv[1:] == ["stop"] else start()
+    main(*sys.argv[1:2])

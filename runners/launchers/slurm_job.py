@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,9 +167,15 @@ class Watch:
 
 def _out_of_time(watch: Watch) -> bool:
     """Whether a signal came because the job's time is nearly over (Slurm may send it a minute early)."""
-    end = float(os.environ.get("SLURM_JOB_END_TIME") or "inf")
+    if watch.received not in USER_SIGNALS:
+        return False
+    asked = ["squeue", "--noheader", "--job", os.environ["SLURM_JOB_ID"], "--format", "%e"]
+    end = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
     delay = float(os.environ.get("REPRISE_SIGNAL_SECONDS") or 90)
-    return watch.received in USER_SIGNALS and time.time() > end - delay - 60
+    try:
+        return time.time() > datetime.fromisoformat(end).timestamp() - delay - 60
+    except ValueError:  # no limit, or no answer
+        return False
 
 
 def _without_progress(job: Job, executor: Executor, started: float) -> Outcome | None:
