@@ -1,4 +1,8 @@
-"""A Hydra multirun: Hydra expands and launches (with any of its sweepers and launchers), our store keeps the runs."""
+"""A Hydra multirun: Hydra expands and launches (with any of its sweepers and launchers), our store keeps the runs.
+
+Hydra sees every ``key=value`` as a parameter of its own (``+p0``, ``+p1``, ...) and hands each job its values; what they
+mean is for ``runners.run``, so that a sweep's runs have the checks, ids and messages of single runs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from unittest import mock
 from runners import cli, places
 from runners.errors import ConfigError
 
-OWN = ("again", "stale")  # options of the command, not keys of a run
+OWN = ("again", "stale")  # options of the command, which no sweep varies
 
 
 def run(arguments: list[str]) -> int:
@@ -23,30 +27,31 @@ def run(arguments: list[str]) -> int:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
-    own = dict(cli.pairs([text for text in arguments if text.partition("=")[0] in OWN]))
-    others = [text for text in arguments if text.partition("=")[0] not in OWN]
-    flags = [text for text in others if text.startswith("-")]
-    changes = [text for text in others if not text.startswith("-")]
-    _check([text for text in changes if not text.lstrip("+~").startswith("hydra")], own)
+    flags = [text for text in arguments if text.startswith("-")]
+    theirs = [text for text in arguments if text.lstrip("+~").startswith("hydra")]
+    pairs = cli.pairs([text for text in arguments if text not in (*flags, *theirs)])
+    own = {key: value for key, value in pairs if key in OWN}
+    changes = list({key: value for key, value in pairs if key not in OWN}.items())
+    _check(changes, own)
     sweep_dir = places.outputs() / "hydra" / "${now:%Y-%m-%d}" / "${now:%H-%M-%S}"
     settings = [f"hydra.sweep.dir='{sweep_dir}'", "hydra.output_subdir=null", "hydra/job_logging=stdout"]
-    if roots := places.conf_roots()[1:]:
-        settings.append("hydra.searchpath=[" + ",".join(f"'file://{root}'" for root in roots) + "]")
+    parameters = [f"+p{index}={text}" for index, (_, text) in enumerate(changes)]
     with tempfile.TemporaryDirectory() as scratch:
         codes = Path(scratch) / "codes"  # a file, as a launcher may run jobs in other processes
 
-        @hydra.main(config_path=str(places.conf_roots()[0]), config_name="config", version_base="1.3")
+        @hydra.main(config_path=None, config_name=None, version_base="1.3")
         def job(_: DictConfig) -> int:
             from runners.run import one
 
-            code = one(dict(cli.pairs(list(HydraConfig.get().overrides.task))) | own)
+            given = dict(cli.pairs([text.lstrip("+") for text in HydraConfig.get().overrides.task]))
+            code = one({key: given[f"p{index}"] for index, (key, _) in enumerate(changes)} | own)
             with codes.open("a") as file:
                 file.write(f"{code}\n")
             return code
 
         try:
             with (
-                mock.patch.object(sys, "argv", [sys.argv[0], *flags, *settings, *changes]),
+                mock.patch.object(sys, "argv", [sys.argv[0], *flags, *settings, *theirs, *parameters]),
                 mock.patch.dict(os.environ, {"HYDRA_FULL_ERROR": "1"}),  # errors reach us as exceptions
             ):
                 job()
@@ -55,7 +60,7 @@ def run(arguments: list[str]) -> int:
         return max(map(int, codes.read_text().split())) if codes.exists() else 0
 
 
-def _check(changes: list[str], own: dict[str, str]) -> None:
+def _check(changes: list[tuple[str, str]], own: dict[str, str]) -> None:
     """Compose every combination; an endless range (``interval``) is left to its sweeper."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -63,7 +68,7 @@ def _check(changes: list[str], own: dict[str, str]) -> None:
     from runners.run import checked
 
     choices: list[list[tuple[str, str]]] = []
-    for key, text in cli.pairs(changes):
+    for key, text in changes:
         try:
             change = OverridesParser.create().parse_override(f"key={text}")
         except HydraException as error:

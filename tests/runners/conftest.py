@@ -144,6 +144,26 @@ def plugin_copy(tmp_path: Path) -> SimpleNamespace:
 
 
 @pytest.fixture
+def fresh_workers() -> Iterator[None]:
+    """Workers of this test see this test's environment (the process they are forked from keeps its own)."""
+    from multiprocessing import forkserver
+
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_workers: None
+) -> Callable[[], list[list[str]]]:
+    """What the toy tasks noted: [word, run, process] in order."""
+    path = tmp_path / "toy.log"
+    monkeypatch.setenv("REPRISE_TOY_LOG", str(path))
+    return lambda: [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
 def sweep() -> Callable[..., Any]:
     """``sweep("toy", "smoke", ...)``: a checked sweep in this process, on two workers."""
 
