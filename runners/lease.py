@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 from filelock import SoftFileLease, Timeout
 
 LEASE_SECONDS = float(os.environ.get("REPRISE_LEASE_SECONDS", "60"))
+SILENT_LEASES = 3  # so many durations without a heartbeat are no hiccup
 
 
 class Claims:
@@ -54,20 +57,25 @@ class Claims:
         """The file whose hard links are this process's claims."""
         return self.folder / f"{self._token}.claim"
 
-    def _lease(self, token: str) -> SoftFileLease:
+    def _lease(self, token: str, seconds: float | None = None) -> SoftFileLease:
         path = self.folder / f"{token}.lease"
-        return SoftFileLease(path, lease_duration=LEASE_SECONDS, timeout=0, thread_local=False)
+        return SoftFileLease(path, lease_duration=seconds or LEASE_SECONDS, timeout=0, thread_local=False)
 
     def alive(self, token: str) -> bool:
         """Whether the process behind a token still holds its lease.
 
-        A dead process of this host is seen at once; a silent host after the lease's duration of watching.
+        A dead process of this host is seen at once; another host's after the lease's duration of watching, or at
+        once where its heartbeat stopped several durations ago.
         """
         if token == self._token and self._mine is not None:
             return True
-        if not token or not (self.folder / f"{token}.lease").exists():
+        path = self.folder / f"{token}.lease"
+        if not token or not path.exists():
             return False
-        other = self._others.setdefault(token, self._lease(token))
+        host, seconds = _marker(path)
+        if host != socket.gethostname() and self._silence(path) > SILENT_LEASES * seconds:
+            return False
+        other = self._others.setdefault(token, self._lease(token, seconds))
         try:
             other.acquire()
         except Timeout:
@@ -75,6 +83,16 @@ class Claims:
         other.release()
         self._others.pop(token, None)
         return False
+
+    def _silence(self, lease: Path) -> float:
+        """Seconds since a lease's last heartbeat, by the clock of the file server where that is to be had."""
+        now = time.time()
+        with contextlib.suppress(FileNotFoundError):
+            if self._mine is not None:
+                self._card.touch()
+                now = self._card.stat().st_mtime
+            return now - lease.stat().st_mtime
+        return 0.0
 
     def tidy(self) -> None:
         """Remove what processes that were killed have left behind."""
@@ -127,3 +145,13 @@ class Claims:
                 return self._create(path)
         except Timeout:
             return False
+
+
+def _marker(lease: Path) -> tuple[str, float]:
+    """Host and duration that a lease states (ours where it does not: it is just being written)."""
+    try:
+        text = lease.read_text(errors="replace")
+    except FileNotFoundError:
+        text = ""
+    host, seconds = (re.search(rf"\b{key}=(\S+)", text) for key in ("host", "duration"))
+    return host[1] if host else socket.gethostname(), float(seconds[1]) if seconds else LEASE_SECONDS
