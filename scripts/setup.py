@@ -5,7 +5,7 @@
     scripts/setup --papers dev    those that any paper names, and dev
 
 Standard library only: it runs before anything is installed. What is installed is noted in
-`.venv/reprise-setup.json`; a change of pyproject.toml, requirements.lock or Python makes the note void.
+`.venv/reprise-setup.json`; a change of the dependencies, the lock or Python makes the note void.
 """
 
 import argparse
@@ -55,15 +55,19 @@ def python_version(python: Path) -> str | None:
         return None
 
 
-def state(version: str) -> str:
-    """Hash of all that decides what an installation holds, the extras aside."""
-    parts = [
-        PROJECT.read_bytes(),
-        LOCK.read_bytes() if LOCK.exists() else b"",
-        version.encode(),
-        str(HOME).encode(),
+def state(version: str, project: dict) -> str:
+    """Hash of all that decides what an installation holds, the extras aside; the linters' settings are not in it."""
+    tool = project["tool"]
+    decides = [
+        project["build-system"],
+        project["project"],
+        tool["reprise"],
+        tool["setuptools"],
+        version,
+        str(HOME),
     ]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    lock = LOCK.read_text() if LOCK.exists() else ""
+    return hashlib.sha256(json.dumps([*decides, lock]).encode()).hexdigest()
 
 
 def read_note() -> dict:
@@ -132,7 +136,7 @@ def main() -> None:
     python = VENV / "bin" / "python"
     version = python_version(python)
     note = read_note()
-    fresh = version is not None and note.get("state") == state(version)
+    fresh = version is not None and note.get("state") == state(version, project)
     if fresh and extras <= set(note["extras"]):
         return
     missing = [name for name in args.paper if name not in papers]
@@ -147,7 +151,7 @@ def main() -> None:
         if version is None:
             create(python)
             version, note = python_version(python), {}
-        if note.get("state") == state(version) and extras <= set(note["extras"]):
+        if note.get("state") == state(version, project) and extras <= set(note["extras"]):
             return
         extras |= set(note.get("extras", []))
         named = f" with {', '.join(sorted(extras))}" if extras else ""
@@ -155,7 +159,7 @@ def main() -> None:
         start = time.monotonic()
         install(python, extras, project["tool"]["reprise"])
         temporary = NOTE.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"state": state(version), "extras": sorted(extras)}))
+        temporary.write_text(json.dumps({"state": state(version, project), "extras": sorted(extras)}))
         os.replace(temporary, NOTE)
         print(f"setup: done in {time.monotonic() - start:.0f} s", flush=True)
 
