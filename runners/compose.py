@@ -13,6 +13,7 @@ from typing import Any
 
 from runners import places, resources
 from runners.errors import ConfigError, nearest
+from runners.interpolation import resolve_references
 from runners.pins import pin
 
 Config = dict[str, Any]
@@ -326,6 +327,10 @@ def resolve(config: Config, where: str = "") -> Config:
     if not _has_interpolation(config):
         _check_missing(config, where)
         return config
+    quick = resolve_references(config)
+    if quick is not None:
+        _check_missing(quick, where)
+        return quick
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
