@@ -139,18 +139,26 @@ class GSPowerOpt(AskTell):
     def learn(self, x: Tensor, points: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
         """One update; leaves g in the state as `estimate` times the exponential of `log_scale` ([R, 1])."""
         assert self._noise is not None
-        weights, log_scale = self.weights(self.options["shift"] - losses[:, 1:])
+        weights, log_scale = self._weights(self.options["shift"] - losses[:, 1:])
         estimate = (self._noise * weights.unsqueeze(2)).mean(1)
         self.memory["estimate"], self.memory["log_scale"] = estimate, log_scale
         length = torch.linalg.vector_norm(estimate, dim=1, keepdim=True)
         direction = torch.where(length > 0, estimate / length, torch.zeros_like(estimate))
         return x + self.options["lr"] * direction, losses[:, 0]
 
-    def weights(self, fitness: Tensor) -> tuple[Tensor, Tensor]:
-        """f_N of fitness values [..., K] up to a factor of each row: f_N = weights * exp(log_scale).
+    def transform(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """f_N where the objective has these values [..., K], up to a factor of each row.
 
-        Raises ValueError and FloatingPointError as the class says.
+        Returns:
+            f_N divided by the largest of its row (as it is, without `stable`), and the logarithm of the divisor,
+            [..., 1].
+
+        Raises:
+            ValueError, FloatingPointError: see the class.
         """
+        return self._weights(self.options["shift"] + (values if self.maximize else -values))
+
+    def _weights(self, fitness: Tensor) -> tuple[Tensor, Tensor]:
         sign, logs = self._logarithms(fitness)
         if self.options["stable"]:
             log_scale = logs.amax(-1, keepdim=True)

@@ -13,26 +13,39 @@ from tasks.zeroth_order.interface import Method
 
 
 class DistortionLoss:
-    """max(max_{j != target} Z_j - Z_target, kappa) + penalty |x| for changes x [n, d] of an image, logits Z.
+    """max(max_{j != target} Z_j - Z_target, kappa) + penalty |x| for changes x of images, with logits Z.
 
-    After Carlini and Wagner (2017), Section IV.A, as arXiv 2412.05204 has it; no pixel is clipped.
+    After Carlini and Wagner (2017), Section IV.A, as arXiv 2412.05204 has it; no pixel is clipped. Each image goes
+    through the model on its own, so that its numbers do not depend on the others.
+
+    Args:
+        model: images [n, 1, h, w] -> logits [n, 10].
+        images: [R, 1, h, w].
+        targets: class that each is to be taken for.
+        kappa, penalty: see above.
     """
 
-    def __init__(self, model: nn.Module, image: Tensor, target: int, kappa: float, penalty: float) -> None:
-        self.model, self.image, self.target = model, image, target
+    def __init__(
+        self, model: nn.Module, images: Tensor, targets: list[int], kappa: float, penalty: float
+    ) -> None:
+        self.model, self.images, self.targets = model, images, targets
         self.kappa, self.penalty = kappa, penalty
-        self.others = [j for j in range(10) if j != target]
+        self.others = [[j for j in range(10) if j != target] for target in targets]
 
     @torch.no_grad()
-    def margin(self, points: Tensor) -> Tensor:
-        """How far each changed image is from the target class, [n]; at most kappa means that it is taken for it."""
-        logits = self.model(self.image + points.to(self.image.dtype).view(-1, *self.image.shape))
-        return (logits[:, self.others].amax(-1) - logits[:, self.target]).to(points.dtype)
+    def margins(self, points: Tensor) -> Tensor:
+        """How far each changed image is from its target class, [R, n] of points [R, n, d]; at most kappa: it is taken
+        for it."""
+        found = []
+        for image, own, target, others in zip(self.images, points, self.targets, self.others, strict=True):
+            logits = self.model(image + own.to(image.dtype).view(-1, *image.shape))
+            found.append(logits[:, others].amax(-1) - logits[:, target])
+        return torch.stack(found).to(points.dtype)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Losses, [n]."""
-        return self.margin(points).clamp_min(self.kappa) + self.penalty * torch.linalg.vector_norm(
-            points, dim=1
+        """Losses, [R, n]."""
+        return self.margins(points).clamp_min(self.kappa) + self.penalty * torch.linalg.vector_norm(
+            points, dim=-1
         )
 
 
@@ -44,12 +57,12 @@ class LeastDistortion:
 
     Rows (unit `image`):
         index, label, target: which test image, its class, the class it is to be taken for.
+        overflow: the method gave up with a FloatingPointError on this image or one of its batch.
         success: whether any iterate succeeds.
         norm: Euclidean norm of the smallest successful change, in the classifier's pixel units; None if none.
         r2: 1 - norm^2 over the sum of squared deviations of the image's pixels from their mean; None if none.
         norm_step: the step (from 1) of that iterate; first_step: the first successful step; None if none.
         score: norm, or where no iterate succeeds the diagonal of the box of images.
-        overflow: the method gave up with a FloatingPointError.
 
     Curves: `success_rate` and `score` of the iterates so far, means over images.
 
@@ -64,6 +77,7 @@ class LeastDistortion:
         penalty, kappa: of the loss.
         span: grey values g enter as span (g - 1/2).
         held_out: as the classifier's.
+        batch: images that are attacked at once; it changes no number, but an overflow ends the attack on all of them.
         points: points of the curves.
     """
 
@@ -77,13 +91,14 @@ class LeastDistortion:
         kappa: float,
         span: float,
         held_out: int | None,
+        batch: int = 10,
         points: int = 100,
     ) -> None:
-        if images < 1 or steps < 1:
-            raise ValueError("images and steps must be at least 1")
+        if images < 1 or steps < 1 or batch < 1:
+            raise ValueError("images, steps and batch must be at least 1")
         self.data, self.classifier, self.images, self.steps = data, classifier, images, steps
         self.penalty, self.kappa, self.span, self.held_out = penalty, kappa, span, held_out
-        self.points = points
+        self.batch, self.points = batch, points
 
     def evaluate(self, method: Method, run: Run) -> None:
         """Attack every image."""
@@ -95,23 +110,26 @@ class LeastDistortion:
         rows: list[dict[str, Any]] = saved["rows"]
         scores: list[np.ndarray] = saved["scores"]
         values: int = saved["values"]
-        for i in run.track(range(len(rows), self.images), total=self.images - len(rows)):
-            image = (self.span * (found.test_images[chosen[i]] - 0.5)).to(run.device)
+        while len(rows) < self.images:
+            block = list(range(len(rows), min(len(rows) + self.batch, self.images)))
+            images = (self.span * (found.test_images[[chosen[i] for i in block]] - 0.5)).to(run.device)
             with torch.no_grad():
-                target = int(model(image.unsqueeze(0))[0].argmin())
-            loss = DistortionLoss(model, image, target, self.kappa, self.penalty)
-            row, score, paid = self._attack(method, loss, run, i)
-            label = int(found.test_labels[chosen[i]])
-            rows.append({"i": i, "index": chosen[i], "label": label, "target": target, **row})
-            scores.append(score)
+                targets = [int(model(image.unsqueeze(0))[0].argmin()) for image in images]
+            loss = DistortionLoss(model, images, targets, self.kappa, self.penalty)
+            path, paid, overflow = self._attack(method, loss, run, block)
             values += paid
+            for i, target, (row, score) in zip(block, targets, self._judge(loss, path), strict=True):
+                label = int(found.test_labels[chosen[i]])
+                facts = {"i": i, "index": chosen[i], "label": label, "target": target, "overflow": overflow}
+                rows.append(facts | row)
+                scores.append(score)
             if run.due():
                 run.save({"rows": rows, "scores": scores, "values": values})
         run.rows("image", rows)
         curve = np.stack(scores)
         for step in np.unique(np.linspace(1, self.steps, self.points).round().astype(int)):
             now = curve[:, step - 1]
-            rate = float((now < self._diagonal(found.test_images)).mean())
+            rate = float((now < self._diagonal(found.test_images[0])).mean())
             run.log(step=int(step), success_rate=rate, score=float(now.mean()))
         fell = [row for row in rows if row["success"]]
         run.summary(
@@ -133,42 +151,47 @@ class LeastDistortion:
         return [int(index) for index in order[first : first + self.images]]
 
     def _diagonal(self, image: Tensor) -> float:
-        return self.span * math.sqrt(image[-1].numel())
+        """Length of the diagonal of the box of images."""
+        return self.span * math.sqrt(image.numel())
 
     def _attack(
-        self, method: Method, loss: DistortionLoss, run: Run, i: int
-    ) -> tuple[dict[str, Any], np.ndarray, int]:
-        """The image's row, its score after each step, and the function values that were paid for."""
-        x = torch.zeros(loss.image.numel(), dtype=torch.float64, device=run.device).requires_grad_()
-        optimizer = method([x], generator=run.generator("directions", i))
-        path = torch.full((self.steps, len(x)), torch.inf, dtype=x.dtype, device=run.device)
-        paid, overflow = 0, False
+        self, method: Method, loss: DistortionLoss, run: Run, block: list[int]
+    ) -> tuple[Tensor, int, bool]:
+        """The iterates [R, T, d] (infinite after an overflow), function values paid for, and whether it overflowed."""
+        x = torch.zeros(len(block), loss.images[0].numel(), dtype=torch.float64, device=run.device)
+        x.requires_grad_()
+        optimizer = method([x], generator=[run.generator("directions", i) for i in block])
+        path = torch.full((len(x), self.steps, x.shape[1]), torch.inf, dtype=x.dtype, device=run.device)
+        paid = 0
 
         def counted(points: Tensor) -> Tensor:
             nonlocal paid
-            paid += len(points)
+            paid += points.shape[:-1].numel()
             return loss(points)
 
-        for step in range(self.steps):
+        for step in run.track(range(self.steps), total=self.steps):
             try:
                 optimizer.step(batched=counted)
             except FloatingPointError:
-                overflow = True
-                break
-            path[step] = x.detach()
-        finite = path.isfinite().all(1)
-        margins = torch.full_like(path[:, 0], torch.inf)
-        if finite.any():
-            margins[finite] = torch.cat([loss.margin(part) for part in path[finite].split(100)])
-        norms = torch.where(margins <= self.kappa, torch.linalg.vector_norm(path, dim=1), torch.inf)
-        so_far = norms.cummin(0).values.clamp_max(self._diagonal(loss.image.unsqueeze(0))).cpu().numpy()
-        hits = (margins <= self.kappa).nonzero()
-        row: dict[str, Any] = {"success": len(hits) > 0, "overflow": overflow, "score": float(so_far[-1])}
-        row |= dict.fromkeys(("norm", "r2", "norm_step", "first_step"))
-        if len(hits):
-            best = int(norms.argmin())
-            norm = norms[best].item()
-            deviation = (loss.image - loss.image.mean()).double().square().sum().item()
-            row |= {"norm": norm, "r2": 1 - norm**2 / deviation, "norm_step": best + 1}
-            row |= {"first_step": int(hits[0]) + 1}
-        return row, so_far, paid
+                return path, paid, True
+            path[:, step] = x.detach()
+        return path, paid, False
+
+    def _judge(self, loss: DistortionLoss, paths: Tensor) -> list[tuple[dict[str, Any], np.ndarray]]:
+        """Each image's row and its score after every step, from the iterates [R, T, d]."""
+        finite = paths.isfinite().all(-1)
+        margins = torch.cat([loss.margins(part) for part in paths.split(100, dim=1)], dim=1)
+        fell = finite & (margins <= self.kappa)
+        norms = torch.where(fell, torch.linalg.vector_norm(paths, dim=-1), torch.inf)
+        found = []
+        for image, hits, norm in zip(loss.images, fell.cpu(), norms.cpu(), strict=True):
+            score = norm.cummin(0).values.clamp_max(self._diagonal(image))
+            row: dict[str, Any] = {"success": bool(hits.any()), "score": score[-1].item()}
+            row |= dict.fromkeys(("norm", "r2", "norm_step", "first_step"))
+            if row["success"]:
+                best = int(norm.argmin())
+                deviation = (image - image.mean()).double().square().sum().item()
+                row |= {"norm": norm[best].item(), "r2": 1 - norm[best].item() ** 2 / deviation}
+                row |= {"norm_step": best + 1, "first_step": int(hits.nonzero()[0]) + 1}
+            found.append((row, score.numpy()))
+        return found
