@@ -29,8 +29,9 @@ class HDM(torch.optim.Optimizer):
     `step(closure)` calls the closure once, at the trial point (and once more in the very first step, at the
     start). The closure clears the gradients, computes the loss, calls `backward` (or sets `.grad`) and
     returns the loss; it must be deterministic. After a step the parameters, `value` and `.grad` belong to the
-    accepted point. The parameters are treated as one vector of n floats. Between steps the state is four
-    vectors for a diagonal P (gradient, previous point, P, AdaGrad sums), besides the parameters themselves.
+    accepted point, and only `step` may move them. They are treated as one vector of n floats. Between steps
+    the state is four vectors for a diagonal P (gradient, previous point, P, AdaGrad sums), besides the
+    parameters themselves.
 
     Args:
         params: tensors to optimize (one group, one dtype and device).
@@ -147,6 +148,9 @@ class HDM(torch.optim.Optimizer):
             if end.value is not point:
                 flat.write(end.value)
                 flat.write_grad(rule.arrays["gradient"])
+        except BaseException:  # the closure failed or was interrupted: no trial point stays in the parameters
+            flat.write(rule.arrays["previous"])
+            raise
         group["lr"] = numbers["lr"]
         return numbers["value"]
 

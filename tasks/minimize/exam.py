@@ -120,7 +120,7 @@ def examine(
     return trace
 
 
-def thin(count: int, most: int = 140) -> np.ndarray:
+def thin(count: int, most: int = 40) -> np.ndarray:
     """At most `most` indices of 0..count-1, dense at the start, both ends included."""
     if count <= most:
         return np.arange(count)

@@ -79,7 +79,7 @@ class Quadratic:
             bound = theory.regret_bound(found, scales, self.regret_lr / self.problem.constants["L"])
             average = total / np.arange(1, total.size + 1)
             run.summary(regret_ratio=float(np.max(total / bound)), average_regret=float(average[-1]))
-        for k in thin(len(trace.path)):
+        for k in thin(len(trace.path), 140):
             if not np.isfinite(trace.path[k]):
                 break
             line = {"value": float(trace.path[k])}

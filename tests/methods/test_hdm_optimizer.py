@@ -151,6 +151,27 @@ def _stored(state):
     return buffer
 
 
+@pytest.mark.parametrize("options", CASES)
+def test_a_failing_closure_leaves_the_last_point(options):
+    _, x0, f, grad = problem()
+    x = torch.tensor(x0)
+    optimizer = HDM([x], **options)
+    good = closure_for(x, f, grad)
+    for _ in range(9):
+        optimizer.step(good)
+    point, value = x.clone(), optimizer.value
+
+    def failing():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(failing)
+    assert torch.equal(x, point)
+    assert optimizer.value == value == f(x.numpy())
+    optimizer.step(good)
+    assert optimizer.value == f(x.numpy())
+
+
 def test_the_state_is_four_vectors():
     _, x0, f, grad = problem()
     x = torch.tensor(x0)
