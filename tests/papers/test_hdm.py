@@ -1,19 +1,27 @@
 """The paper hdm: numbers known beforehand, and its YAML."""
 
 import functools
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
 from methods.minimize.hdm import HDM, minimize
+from runners.expand import Expander
+from runners.paper import Paper
 from tasks.data.libsvm import LibSVM
 from tasks.data.sklearn_sets import SklearnSet
 from tasks.minimize.classification import Classification
 from tasks.minimize.exam import examine
 from tasks.minimize.measures import first_below, quarterly_contraction
 from tasks.minimize.problems import LinearClassification
+
+HOME = Path(__file__).resolve().parents[2]
 
 # dim, condition, quarterly contractions, steps to 1e-28, steps to a gap of 1e-10: HDM, η = 1/L, diagonal P
 QUADRATICS = [
@@ -97,8 +105,7 @@ def test_counts_of_the_authors_code_on_a1a(lr, momentum_lr, calls, require_data)
 
 
 def door(option):
-    with open(f"conf/data/{option}.yaml") as file:
-        node = yaml.safe_load(file)
+    node = yaml.safe_load((HOME / f"conf/data/{option}.yaml").read_text())
     kinds = {"tasks.data.libsvm.LibSVM": LibSVM, "tasks.data.sklearn_sets.SklearnSet": SklearnSet}
     return kinds[node.pop("_target_")](**node)
 
@@ -138,9 +145,37 @@ def test_data_sets_have_their_published_sizes(option, require_data):
 
 
 def test_every_data_yaml_is_tested():
-    found = {
-        f"{folder}/{name[:-5]}"
-        for folder in ("libsvm", "sklearn")
-        for name in os.listdir(f"conf/data/{folder}")
-    }
-    assert found == set(SIZES)
+    folders = [HOME / "conf/data" / name for name in ("libsvm", "sklearn")]
+    assert {f"{folder.name}/{path.stem}" for folder in folders for path in folder.iterdir()} == set(SIZES)
+
+
+@pytest.mark.parametrize(("scale", "instances"), [("smoke", 2), ("laptop", 24), ("paper", 30)])
+def test_every_scale_composes(scale, instances):
+    expander = Expander(Paper("hdm"), scale)
+    cells = expander.judged("instances")
+    assert len(cells) == 12 * instances
+    tuning = expander.tuning("instances")
+    assert len(tuning) == (20 + 6 + 6 + 4) * instances  # HDM-Best, Adam, AdaGrad, heavy ball
+    assert {cell.config["task"]["max_steps"] for cell in cells} == {200 if scale == "smoke" else 1000}
+
+
+@pytest.mark.slow
+def test_smoke(tmp_path):
+    environment = {**os.environ, "REPRISE_OUTPUTS": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "runners.reproduce", "paper=hdm", "scale=smoke", "launcher.workers=1"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HOME)
+    assert ended.returncode == 0, ended.stderr
+    verdicts = json.loads((tmp_path / "report/hdm/smoke/verdicts.json").read_text())
+    for name, experiment in verdicts["experiments"].items():
+        if name != "other_instances":
+            assert set(experiment["statuses"]) == {"done"}, name
+    judged = {claim["id"]: claim["verdict"] for claim in verdicts["claims"]}
+    theory = [
+        "superlinear",
+        "acceleration",
+        "unstable_without_null_steps",
+        "stable_with_null_steps",
+        "sublinear_bound",
+    ]
+    for name in [*theory, "linear_bound", "regret_bound", "one_gradient", "five_vectors"]:
+        assert judged[name] == "reproduced", name
