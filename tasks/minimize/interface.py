@@ -1,4 +1,9 @@
-"""What a task of the kind `minimize` asks of a method: the shape of every torch optimizer."""
+"""What a task of the kind `minimize` asks of a method: the shape of every torch optimizer.
+
+A task owns the parameters and the closure, and so everything that tells problems apart: a deterministic task
+evaluates all of f and counts the evaluations (`tasks.minimize.exam`), a stochastic or finite-sum task draws the next
+component or batch inside its closure. Methods whose shape differs (SciPy's solvers) come through an adapter.
+"""
 
 import functools
 import re
@@ -26,7 +31,7 @@ class Optimizer(Protocol):
 
 
 class Method(Protocol):
-    """A factory of optimizers. SciPy's and other functional solvers take this shape through an adapter."""
+    """A factory of optimizers; a task calls `bind` first, as hyperparameters may be in terms of its constants."""
 
     def __call__(self, params: Iterable[torch.Tensor]) -> Optimizer: ...
 
