@@ -2,7 +2,8 @@
 
     python scripts/bench_radazo.py [dim ...]
 
-For each test function and precision, and for the attacked MNIST networks: the fastest of many rounds of a step, of
+For each test function and precision, for a small network's training loss as a function of its weights, and for the
+attacked MNIST networks: the fastest of many rounds of a step, of
 its evaluation alone, and of drawing its K x d standard normal numbers alone, interleaved in one process and one
 thread, as other processes only ever add time. A step cannot be cheaper than evaluation plus draws, so the ratio
 comes near 1 where the evaluation is dear; `rest` is what the step adds beyond the two.
@@ -65,6 +66,26 @@ def measure(label: str, function: Callable[[Tensor], Tensor], dim: int, dtype: t
     )
 
 
+class NetworkLoss:
+    """Cross-entropy of a network with one hidden layer on 500 examples of 784 features, as a function of its weights.
+
+    Points are flattened weights and biases; all of them are evaluated in batched products.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.inputs = torch.randn(500, 784, generator=generator)
+        self.classes = torch.randint(10, (500,), generator=generator)
+        self.shapes = [(784, hidden), (1, hidden), (hidden, 10), (1, 10)]
+        self.dim = sum(a * b for a, b in self.shapes)
+
+    def __call__(self, points: Tensor) -> Tensor:
+        parts = points.split([a * b for a, b in self.shapes], dim=1)
+        w, b, v, c = (part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True))
+        logits = torch.baddbmm(c, torch.baddbmm(b, self.inputs.expand(len(w), -1, -1), w).relu(), v)
+        return -logits.log_softmax(-1)[:, torch.arange(500), self.classes].mean(-1)
+
+
 def main() -> None:
     """The table."""
     print(
@@ -74,6 +95,8 @@ def main() -> None:
         for name in ("quadratic", "rosenbrock", "ackley", "levy"):
             for dtype in (torch.float32, torch.float64):
                 measure(name, getattr(functions, name), dim, dtype)
+    network = NetworkLoss(hidden=12)
+    measure("network's loss", network, network.dim, torch.float32)
     image = torch.rand(1, 28, 28, generator=torch.Generator().manual_seed(0))
     for width in (8, 32):
         model = MnistCNN(width).eval().requires_grad_(False)

@@ -82,7 +82,7 @@ class _Top(Prompted):
         return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
 
     def words(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.rows.T
+        return hidden @ self.rows.T  # type: ignore[operator]
 
 
 class _Whole(Prompted):
