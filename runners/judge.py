@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from runners.sweep import Sweep
 
+LARGEST_CSV = 300_000  # bytes
+
 
 class Evidence:
     """Frames of one experiment, as claims and figures read them."""
@@ -48,7 +50,7 @@ def write(sweep: Sweep, folder: Path) -> dict[str, Any]:
     evidence = {name: Evidence(sweep, name) for name in sweep.cells}
     verdicts = judge(sweep, evidence)
     write_atomic(folder / "verdicts.json", json.dumps(verdicts, indent=1, allow_nan=False) + "\n")
-    for old in ("tuning.csv", "curves.csv"):  # of a report that had them
+    for old in ("tuning.csv", "curves.csv", "curves.parquet"):  # of a report that had them
         (folder / old).unlink(missing_ok=True)
     _tables(sweep, evidence, folder)
     _figures(sweep, evidence, folder)
@@ -147,26 +149,30 @@ def _settings(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
-    """``runs.csv`` (one row a run; Parquet where that would be large) and ``tuning.csv``."""
+    """``runs`` (one row a run) and ``tuning`` (every candidate)."""
     import pandas as pd
 
     if evidence:
         runs = pd.concat([proof.frame for proof in evidence.values()], ignore_index=True)
         runs = runs.drop(columns=[column for column in runs if runs[column].isna().all()])
-        text = runs.to_csv(index=False, float_format="%.10g", lineterminator="\n")
-        (folder / "runs.parquet").unlink(missing_ok=True)
-        (folder / "runs.csv").unlink(missing_ok=True)
-        if len(text) <= 400_000:
-            write_atomic(folder / "runs.csv", text)
-        else:
-            plain = runs.apply(lambda c: c.map(str, na_action="ignore") if c.dtype == object else c)
-            plain.to_parquet(folder / "runs.parquet", index=False, compression="zstd")
+        _table(folder / "runs", runs, "%.10g")
     if sweep.tables:
         parts = [pd.DataFrame(table).assign(experiment=name) for name, table in sweep.tables.items()]
         tuning = pd.concat(parts, ignore_index=True)
-        write_atomic(
-            folder / "tuning.csv", tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        )
+        text = tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_atomic(folder / "tuning.csv", text)
+
+
+def _table(place: Path, table: pd.DataFrame, digits: str) -> None:
+    """Write a table as CSV, or as Parquet where the text would be large (never both)."""
+    text = table.to_csv(index=False, float_format=digits, lineterminator="\n")
+    for suffix in (".csv", ".parquet"):
+        place.with_suffix(suffix).unlink(missing_ok=True)
+    if len(text) <= LARGEST_CSV:
+        write_atomic(place.with_suffix(".csv"), text)
+    else:
+        plain = table.apply(lambda c: c.map(str, na_action="ignore") if c.dtype == object else c)
+        plain.to_parquet(place.with_suffix(".parquet"), index=False, compression="zstd")
 
 
 def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
@@ -187,10 +193,7 @@ def _figures(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
         place = folder / "figures"
         drawn.append(draw(name, spec, proof.frame, proof.curves, place, rows=proof.rows, methods=methods))
     if drawn:
-        table = pd.concat(drawn, ignore_index=True)
-        write_atomic(
-            folder / "curves.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        )
+        _table(folder / "curves", pd.concat(drawn, ignore_index=True), "%.6g")
 
 
 def _pages(sweep: Sweep, verdicts: dict[str, Any], folder: Path) -> None:
