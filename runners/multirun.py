@@ -1,7 +1,7 @@
 """A Hydra multirun: Hydra expands and launches (with any of its sweepers and launchers), our store keeps the runs.
 
-Hydra sees every ``key=value`` as a parameter of its own (``+p0``, ``+p1``, ...) and hands each job its values; what they
-mean is for ``runners.run``, so that a sweep's runs have the checks, ids and messages of single runs.
+Hydra sees every ``key=value`` as a parameter of its own (``+p0``, ``+p1``, ...) and hands each job its values; what
+they mean is for ``runners.run``, so that a sweep's runs have the checks, ids and messages of single runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from runners import cli, places
-from runners.errors import ConfigError
+from runners.errors import ConfigError, StoreError
 
 OWN = ("again", "stale")  # options of the command, which no sweep varies
 
@@ -36,8 +36,10 @@ def run(arguments: list[str]) -> int:
     sweep_dir = places.outputs() / "hydra" / "${now:%Y-%m-%d}" / "${now:%H-%M-%S}"
     settings = [f"hydra.sweep.dir='{sweep_dir}'", "hydra.output_subdir=null", "hydra/job_logging=stdout"]
     parameters = [f"+p{index}={text}" for index, (_, text) in enumerate(changes)]
-    with tempfile.TemporaryDirectory() as scratch:
-        codes = Path(scratch) / "codes"  # a file, as a launcher may run jobs in other processes
+    scratch = places.outputs().resolve() / "hydra"
+    scratch.mkdir(parents=True, exist_ok=True)
+    # In a folder that other machines see, as a launcher may run jobs there.
+    with tempfile.TemporaryDirectory(prefix=".codes-", dir=scratch) as folder:
 
         @hydra.main(config_path=None, config_name=None, version_base="1.3")
         def job(_: DictConfig) -> int:
@@ -45,10 +47,10 @@ def run(arguments: list[str]) -> int:
 
             given = dict(cli.pairs([text.lstrip("+") for text in HydraConfig.get().overrides.task]))
             code = one({key: given[f"p{index}"] for index, (key, _) in enumerate(changes)} | own)
-            with codes.open("a") as file:
-                file.write(f"{code}\n")
+            (Path(folder) / f"{HydraConfig.get().job.num}-{os.getpid()}").write_text(str(code))
             return code
 
+        problem = ""
         try:
             with (
                 mock.patch.object(sys, "argv", [sys.argv[0], *flags, *settings, *theirs, *parameters]),
@@ -57,7 +59,13 @@ def run(arguments: list[str]) -> int:
                 job()
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(str(error)) from error
-        return max(map(int, codes.read_text().split())) if codes.exists() else 0
+        except (ConfigError, StoreError):
+            raise
+        except Exception as error:  # a launcher's own: a job that died, a cluster that refuses
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(f"error: {problem}; what is finished is kept", file=sys.stderr)
+        codes = [int(path.read_text()) for path in Path(folder).iterdir()]
+        return max([*codes, 1 if problem else 0])
 
 
 def _check(changes: list[tuple[str, str]], own: dict[str, str]) -> None:
