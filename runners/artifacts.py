@@ -50,7 +50,7 @@ class ArtifactStore:
         for candidate in (folder, committed):
             try:
                 record = json.loads((candidate / "artifact.json").read_bytes())
-            except (FileNotFoundError, ValueError):
+            except (OSError, ValueError):
                 continue
             if record.get("fingerprint") == fingerprint and record.get("node") == node:
                 return candidate, record["content"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from runners import build, identity, peers, provenance, yamls
 from runners.artifacts import ArtifactStore
-from runners.errors import ConfigError
+from runners.errors import ConfigError, unwritable
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
 from runners.recorder import STOP_FILE, DeadlineReached, Diverged, Recorder, SilentRecorder, Stopped
@@ -179,6 +179,8 @@ class Executor:
             except Stopped as problem:
                 status, error = "interrupted", str(problem)
             except (Exception, SystemExit) as problem:
+                if isinstance(problem, OSError) and unwritable(problem):  # no fault of this run
+                    raise
                 status, detail = "failed", traceback.format_exc()
                 error = (
                     str(problem)

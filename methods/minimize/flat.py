@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = ["Array", "FlatParams", "clip"]
+
 Array = Any
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from methods.minimize.flat import Array, FlatParams
 from methods.minimize.hdm_rule import HDMOptions, HDMRule
 
+__all__ = ["HDM", "minimize"]
+
 
 class HDM(torch.optim.Optimizer):
     r"""Hypergradient descent for deterministic problems, with null steps and momentum.

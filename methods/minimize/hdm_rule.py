@@ -13,6 +13,8 @@ from typing import Any
 from methods.minimize.flat import clip
 from methods.minimize.preconditioner import ADAGRAD_EPS, LEARNERS, PRECONDITIONERS, Array
 
+__all__ = ["HDMOptions", "HDMRule"]
+
 BETA_MAX = 0.9995
 CLIP = 1e10  # HDM-Best keeps P within [0, CLIP / L]
 MIN_MOVE = 1e-3  # shorter steps say too little about the curvature

@@ -5,6 +5,8 @@ Arrays are NumPy arrays or torch tensors: only operators that both understand ar
 
 from typing import Any, Protocol
 
+__all__ = ["OGD", "AdaGrad", "Diagonal", "Learner", "Matrix", "Preconditioner", "Scalar"]
+
 Array = Any
 ADAGRAD_EPS = 1e-12
 

@@ -11,6 +11,8 @@ from methods.common.ask_tell import AskTell, count, positive
 from methods.common.draws import Generators, Sampler
 from methods.common.gradient_estimator import Function
 
+__all__ = ["GSPowerOpt", "Result"]
+
 Variant = Literal["epgs", "pgs"]
 Selection = Literal["last", "best"] | Callable[[Tensor, Tensor], int]
 
