@@ -11,6 +11,7 @@ from typing import Any
 
 from runners import cli, places
 from runners.errors import ConfigError, Pending, nearest
+from runners.estimate import count
 from runners.execute import Outcome
 from runners.launchers import Job, Settings, Watcher
 
@@ -70,7 +71,8 @@ def _submit(paper: Any, scale: str, options: dict[str, str]) -> int:
         )
     runs, jobs = sweep.launcher.sent
     if waiting or runs:
-        print(f"sent {runs} runs in {jobs} jobs; {sweep.launcher.on_their_way} were on their way already")
+        before = count(sweep.launcher.on_their_way, "run")
+        print(f"sent {count(runs, 'run')} in {count(jobs, 'job')}; {before} on their way already")
         print(f"make status-{paper.slug} shows how far they are; submit again for what follows them")
     else:
         print(f"all that can be done is done: make reproduce-{paper.slug} scale={scale} judges and draws")
@@ -86,7 +88,6 @@ def _sweep(paper: Any, scale: str, launcher: dict[str, Any], overrides: Any = No
 
 
 def _print_plan(sweep: Any, launcher: dict[str, Any]) -> None:
-    from runners.estimate import count
     from runners.launchers.slurm import Slurm
 
     missing = _peek(sweep)
@@ -95,7 +96,7 @@ def _print_plan(sweep: Any, launcher: dict[str, Any]) -> None:
     chunks = slurm.plan([job for job in missing if job.id not in queued])
     print(sweep.estimate())
     if queued:
-        print(f"{sum(job.id in queued for job in missing)} runs are on their way already")
+        print(f"{count(sum(job.id in queued for job in missing), 'run')} on their way already")
     hours = 0.0
     kinds: Counter[str] = Counter()
     for chunk in chunks:
@@ -132,8 +133,8 @@ def _status(paper: Any, scale: str, options: dict[str, str]) -> int:
     for name, group in sweep.board.groups.items():
         if group["cached"]:
             counts.setdefault(name, Counter())["done"] += int(group["cached"])
-    for name, count in counts.items():
-        print(f"{name}: " + ", ".join(f"{number} {state}" for state, number in sorted(count.items())))
+    for name, states in counts.items():
+        print(f"{name}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
     for name in sweep.order:
         if name not in sweep.cells and not any(key.startswith(name) for key in counts):
             print(f"{name}: follows what it needs")
@@ -162,23 +163,24 @@ def _state(job: Job, sweep: Any, queued: dict[str, str]) -> str:
 
 
 def _cancel(slug: str, options: dict[str, str]) -> int:
-    from runners.launchers.slurm_ledger import Ledger, cancel, queue
+    from runners.launchers.slurm_ledger import Ledger, cancel
 
     options.pop("scale", None)
     if options:
         raise ConfigError(f"unknown option '{next(iter(options))}'")
     if shutil.which("scancel") is None:
         raise ConfigError("no scancel on this machine; run it on the cluster's login node")
-    states, ledger = queue(), Ledger(places.outputs())
+    ledger = Ledger(places.outputs())
+    ledger.queued()  # forgets those that have ended
     ours = [
         job
         for job, runs in ledger.jobs().items()
-        if job in states and any(labels.get("paper") == slug for labels in runs.values())
+        if any(labels.get("paper") == slug for labels in runs.values())
     ]
     cancel(ours)
     for job in ours:
         ledger.forget(job)
-    print(f"{len(ours)} jobs of {slug} cancelled")
+    print(f"{count(len(ours), 'job')} of {slug} cancelled")
     return 0
 
 

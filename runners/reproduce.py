@@ -155,9 +155,11 @@ def _cluster_profile(name: str) -> dict[str, Any]:
     path = cluster_file()
     profile = (yamls.load(path) or {}) if path.is_file() else {}
     known = places.options("launcher")
-    for key in profile:
+    for key, values in profile.items() if isinstance(profile, dict) else [(repr(profile), None)]:
         if key not in known:
             raise ConfigError(f"{path}: unknown launcher '{key}'{nearest(str(key), known)}")
+        if not isinstance(values or {}, dict):
+            raise ConfigError(f"{path}: {key}: expected a mapping, found {values!r}")
     return dict(profile.get(name) or {})
 
 

@@ -250,12 +250,16 @@ class Sweep:
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
-        unprepared = self._prepare(jobs)
+        unprepared, awaited = self._prepare(jobs)
+        ready = []
         for job in list(jobs.values()):
-            if lost := {digest(node) for node in artifact_nodes.nodes(job.config)} & unprepared:
+            needs = {digest(node) for node in artifact_nodes.nodes(job.config)}
+            if lost := needs & unprepared:
                 self._give_up(jobs.pop(job.id), f"its artifact {min(lost)} could not be built")
+            elif not needs & awaited:
+                ready.append(job)
         self.jobs |= jobs
-        outcomes = self.launcher.launch(list(jobs.values()), self.settings, self.board)
+        outcomes = self.launcher.launch(ready, self.settings, self.board)
         self.failures += self.board.failures
         self.board.failures = []
         for job in jobs.values():
@@ -283,12 +287,13 @@ class Sweep:
         if sent and not getattr(self.launcher, "wait", True):
             raise Pending(f"{sent} runs are not finished yet")
 
-    def _prepare(self, jobs: dict[str, Job]) -> set[str]:
+    def _prepare(self, jobs: dict[str, Job]) -> tuple[set[str], set[str]]:
         """Build the artifacts that the coming runs ask for, each once, those that others use first.
 
-        Returns those that could not be built.
+        Returns those that could not be built, and those that are on their way where the launcher does not wait.
         """
         unprepared: set[str] = set()
+        awaited: set[str] = set()
         shelf = artifact_nodes.ArtifactStore(self.root, self.fingerprints)
         wanted: dict[str, dict[str, Any]] = {}
         for job in jobs.values():
@@ -315,13 +320,11 @@ class Sweep:
                 self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
                 unprepared |= {key for key, outcome in outcomes.items() if outcome.status != "done"}
                 self.jobs |= {job.id: job for job in preparations}
-                if (
-                    not getattr(self.launcher, "wait", True)
-                    and not self.board.quiet
-                    and any(shelf.find(j.config) is None for j in preparations)
-                ):
-                    raise Pending(f"{len(preparations)} artifacts are not finished yet")
-        return unprepared
+                if not getattr(self.launcher, "wait", True):
+                    awaited |= {job.id for job in preparations if shelf.find(job.config) is None} - unprepared
+            if awaited:
+                break
+        return unprepared, awaited
 
     def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
         """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""

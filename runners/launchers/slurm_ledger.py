@@ -97,10 +97,10 @@ def queue(patience: float = PATIENCE_SECONDS) -> dict[str, str]:
 
 
 def cancel(job_ids: Iterable[str]) -> None:
-    """Cancel jobs (scancel)."""
+    """Cancel jobs, some of which may have ended (scancel)."""
     ids = list(job_ids)
     for first in range(0, len(ids), 500):
-        subprocess.run(["scancel", *ids[first : first + 500]], check=True)
+        subprocess.run(["scancel", "--quiet", *ids[first : first + 500]], check=True)
 
 
 def longest_array() -> int:
