@@ -288,6 +288,8 @@ def _match(
     """Runs that a ``needs`` entry asks for, as task nodes. ``chosen``: cells were left out on the command line."""
     asked = {key: value for key, value in target.items() if key != "experiment"}
     fan_out = [key for key, value in asked.items() if value == "*" or isinstance(value, list)]
+    # The same for all seeds, so that they stay seeds of one cell.
+    named = [key for key, value in asked.items() if value != "same" and (key != "seed" or key in fan_out)]
     picks: dict[str, Config] = {}
     for cell in cells.get(target["experiment"], []):
         fit = True
@@ -304,7 +306,7 @@ def _match(
             else:
                 fit &= value == "*" or own == value
         if fit:
-            label = "/".join(str(cell.coordinates[key]) for key in fan_out) or cell.id
+            label = "/".join(str(cell.coordinates[key]) for key in named) or target["experiment"]
             if label in picks or (picks and not fan_out):
                 raise ConfigError(
                     f'{where}: several runs of {target["experiment"]} fit {asked}; name one, or use "*"'

@@ -37,7 +37,9 @@ def run(arguments: list[str]) -> int:
     sweep = Sweep(paper, scale, launcher=group_config("launcher", "local", {}), stale="keep")
     frozen = places.outputs() / "report" / paper.slug / scale / "frozen"
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for path in sorted(frozen.glob("*.json")):
+    for path in (frozen / f"{name}.json" for name in paper.order()):  # needed runs are renewed first
+        if not path.is_file():
+            continue
         for cell in json.loads(path.read_bytes())["cells"]:
             coordinates = {key: value for key, value in cell["coordinates"].items() if key != "seed"}
             groups.setdefault((path.stem, json.dumps(coordinates, sort_keys=True)), []).append(cell)
