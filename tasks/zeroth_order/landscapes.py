@@ -15,7 +15,7 @@ PLANES = (
 )
 
 
-def draw(frame: Any, curves: Any, rows: Any, look: Any, cells: int = 60, levels: int = 9) -> Figure:
+def draw(frame: Any, curves: Any, rows: Any, look: Any, cells: int = 40, levels: int = 8) -> Figure:
     """Three contour maps, dark is low: the minimizer as a star, the centre of the starts as a ring.
 
     Args:
