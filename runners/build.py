@@ -14,7 +14,7 @@ from runners.errors import ConfigError, nearest
 
 Config = dict[str, Any]
 # Keys of method and task nodes that speak to the harness, not to the constructor.
-TOP_KEYS = ("interface", "resources")
+TOP_KEYS = ("interface", "resources", "compare", "tunable")
 
 
 @dataclass(frozen=True)

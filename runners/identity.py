@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from runners.build import TOP_KEYS
+
 Config = dict[str, Any]
 ID_DIGITS = 20  # 80 bits: a collision among 10 million runs has probability 4e-11
 
@@ -14,7 +16,7 @@ def canonical(config: Config) -> Config:
     """The part of a config that its id hashes.
 
     Method, task, seed, device type, dtype and ranks, with every checksum and revision they name; without
-    resources, labels and interfaces (which change no number) and without launcher, tracker and scale.
+    resources, interfaces and what comparisons ask (which change no number) and without launcher, tracker and scale.
     """
     return {
         "method": _strip(config["method"]),
@@ -29,7 +31,7 @@ def canonical(config: Config) -> Config:
 def _strip(node: Any) -> Any:
     if "_panel_" in node:
         return {"_panel_": {name: _strip(member) for name, member in node["_panel_"].items()}}
-    return {key: value for key, value in node.items() if key not in ("resources", "interface")}
+    return {key: value for key, value in node.items() if key not in TOP_KEYS}
 
 
 def digest(node: Any) -> str:

@@ -6,7 +6,6 @@ import fnmatch
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from runners import places, yamls
@@ -28,18 +27,22 @@ def slugs() -> tuple[str, ...]:
     return places.options("paper")
 
 
+def _load(slug: str) -> dict[str, Any]:
+    if slug not in slugs():
+        raise ConfigError(f"unknown paper '{slug}'{nearest(slug, slugs())}")
+    path = places.option_file("paper", slug)
+    assert path is not None
+    return yamls.load(path) or {}
+
+
 class Paper:
     """One paper: identity, experiments, claims, findings, figures."""
 
-    def __init__(self, slug: str):
-        if slug not in slugs():
-            raise ConfigError(f"unknown paper '{slug}'{nearest(slug, slugs())}")
+    def __init__(self, slug: str, raw: dict[str, Any] | None = None):
+        """``raw``: what stands in ``conf/paper/<slug>.yaml`` (default: what does)."""
         self.slug = slug
-        path = places.option_file("paper", slug)
-        assert path is not None
-        self.file: Path = path
-        self.place = f"conf/paper/{slug}.yaml"
-        self.raw: dict[str, Any] = yamls.load(path) or {}
+        self.place = f"conf/paper/{slug}.yaml" if raw is None else slug
+        self.raw: dict[str, Any] = _load(slug) if raw is None else raw
         self._check_keys(self.raw, _PAPER, "")
         for key in ("experiments", "claims", "findings", "figures", "code"):
             self._mapping(self.raw.get(key) or {}, key)
