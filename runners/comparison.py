@@ -119,7 +119,7 @@ def overall(plan: Plan, table: pd.DataFrame) -> pd.DataFrame:
     grouped = table.groupby("method", as_index=False).agg(rank=("rank", "mean"), tasks=("task", "count"))
     grouped["tried"] = grouped["method"].map(plan.candidates)
     grouped["tuned"] = [
-        "; ".join(f"{leaf}: {', '.join(map(_text, tried))}" for leaf, tried in plan.grids[method].items())
+        "; ".join(f"{leaf}: {', '.join(map(_setting, tried))}" for leaf, tried in plan.grids[method].items())
         or "as it is"
         for method in grouped["method"]
     ]
@@ -134,7 +134,7 @@ def _chosen(sweep: Sweep, plan: Plan) -> dict[tuple[str, str], tuple[str, bool]]
         parts, edge = [], False
         for leaf, tried in plan.grids[method].items():
             value = walk(cell.config, f"method.{leaf}")
-            parts.append(f"{leaf}={_text(value)}")
+            parts.append(f"{leaf}={_setting(value)}")
             edge |= len(tried) > 1 and value in (tried[0], tried[-1])
         found[task, method] = (", ".join(parts), edge)
     return found
@@ -155,6 +155,10 @@ def interval(row: dict[str, Any]) -> str:
         text += f" ({_text(row['low'])} to {_text(row['high'])})"
     missing = row["runs"] - row["n"]
     return f"{text}, {missing} of {row['runs']} without" if missing else text
+
+
+def _setting(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _text(value: Any) -> str:
