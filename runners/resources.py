@@ -27,6 +27,6 @@ def check(resources: Any, where: str) -> None:
         if key not in KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), KEYS)}")
         kind, least, words = KEYS[key]
-        fits = isinstance(value, kind) and (isinstance(value, bool) == (kind is bool)) and value >= least
-        if value is not None and not fits:
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if value is not None and not (fits and value >= least):
             raise ConfigError(f"{where}.{key}={value!r}: expected {words}")

@@ -43,6 +43,7 @@ claims:
     expect: ">= 0"
     set_by: ours
 """
+SWEEP = ("tests.runners.sweep_only", "paper=fire", "scale=smoke", "launcher.workers=2")
 COMMAND = ("runners.reproduce", "paper=fire", "scale=smoke", "launcher.workers=2")
 
 
@@ -135,7 +136,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     fire: tuple[str, ...], start: Start, process: Process, tmp_path: Path, outputs: Path, to: str
 ) -> None:
     log = tmp_path / "toy.log"
-    sweep = start(*fire, "experiment=bowl", env={"REPRISE_TOY_LOG": str(log)})
+    sweep = start(*SWEEP, "experiment=bowl", env={"REPRISE_TOY_LOG": str(log)})
     while len(noted(log)) < 10:
         assert sweep.poll() is None, sweep.communicate()
         time.sleep(0.005)
@@ -154,7 +155,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     interrupted = [json.loads(path.read_text()) for path in outputs.glob("*/*/*/*/failure.json")]
     assert {record["status"] for record in interrupted} <= {"interrupted"}
     begun = len(noted(log))
-    ended = process(*fire, "experiment=bowl", env={"REPRISE_TOY_LOG": str(log)})
+    ended = process(*SWEEP, "experiment=bowl", env={"REPRISE_TOY_LOG": str(log)})
     assert ended.code == 0, ended.err
     assert not {run for word, run, _ in noted(log)[begun:]} & done
     assert len(finished(outputs)) == 40
@@ -199,17 +200,17 @@ def test_a_full_disk_stops_the_sweep_and_costs_nothing_done(
     stopped(process(*fire, "experiment=bowl", env=env), "No space left on device")
     done = finished(outputs)
     assert 0 < len(done) < 40
-    stopped(process(*fire, "experiment=bowl", env=env), "No space left on device")
+    stopped(process(*SWEEP, "experiment=bowl", env=env), "No space left on device")
     assert finished(outputs) >= done
     single = process("runners.run", "method=toy/sign", "task=toy/bowl", "task.steps=9999", env=env)
     stopped(single, "No space left on device")
     begun = len(noted(log))
     mount(outputs, "-o", "remount,size=20m")
-    ended = process(*fire, "experiment=bowl", env=env)
+    ended = process(*SWEEP, "experiment=bowl", env=env)
     assert ended.code == 0, ended.err
     assert not {run for _, run, _ in noted(log)[begun:]} & done
     calm = {"REPRISE_OUTPUTS": str(tmp_path / "calm")}
-    assert process(*fire, "experiment=bowl", env=calm).code == 0
+    assert process(*SWEEP, "experiment=bowl", env=calm).code == 0
     assert numbers(outputs) == numbers(tmp_path / "calm")
 
 

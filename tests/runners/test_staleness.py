@@ -52,7 +52,9 @@ def edited(plugin_copy: SimpleNamespace, tmp_path: Path, outputs: Path, process:
 
     def made(*arguments: str) -> dict[tuple[str, str], int]:
         before = stamps()
-        ended = process("runners.reproduce", "paper=edited", "scale=smoke", *arguments, env=plugin_copy.env)
+        ended = process(
+            "tests.runners.sweep_only", "paper=edited", "scale=smoke", *arguments, env=plugin_copy.env
+        )
         assert ended.code == 0, ended.err
         counts: dict[tuple[str, str], int] = {}
         for path, stamp in stamps().items():
@@ -74,6 +76,7 @@ def replace(path: Path, old: str, new: str) -> None:
 ALL = {("descent", "bowl"): 2, ("still", "bowl"): 2, ("still", "lettered"): 2, ("still", "duel"): 4}
 
 
+@pytest.mark.slow
 def test_a_change_is_made_again_exactly_where_it_is_used(edited: Any) -> None:
     assert edited.made() == ALL
     assert edited.made() == {}
@@ -109,7 +112,9 @@ def test_code_that_is_edited_while_a_sweep_runs_is_not_taken_for_what_ran(
 ) -> None:
     log = tmp_path / "toy.log"
     env = plugin_copy.env | {"REPRISE_TOY_LOG": str(log)}
-    sweep = start("runners.reproduce", "paper=edited", "scale=smoke", "seeds=6", "task.pause=0.02", env=env)
+    sweep = start(
+        "tests.runners.sweep_only", "paper=edited", "scale=smoke", "seeds=6", "task.pause=0.02", env=env
+    )
     while not log.exists() or log.read_text().count("end") < 3:
         assert sweep.poll() is None, sweep.communicate()
         time.sleep(0.01)
@@ -144,6 +149,6 @@ def test_a_default_that_cannot_be_read_is_one_line(
     edited: Any, plugin_copy: SimpleNamespace, process: Callable[..., SimpleNamespace]
 ) -> None:
     (edited.package / "still.py").write_text("def broken(:\n")
-    ended = process("runners.reproduce", "paper=edited", "scale=smoke", env=plugin_copy.env)
+    ended = process("tests.runners.sweep_only", "paper=edited", "scale=smoke", env=plugin_copy.env)
     assert ended.code != 0
     assert "still.py" in ended.err
