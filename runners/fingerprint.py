@@ -143,7 +143,9 @@ def _bare(tree: ast.Module) -> ast.Module:
                 and isinstance(first.value.value, str)
             ):
                 node.body = node.body[1:] or [ast.Pass()]
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases):
+        if isinstance(node, ast.ClassDef) and any(
+            ast.unparse(base).startswith("Protocol") for base in node.bases
+        ):
             node.body = [ast.Pass()]
     return tree
 
