@@ -239,12 +239,16 @@ def _interpolated(triple: Triple) -> bool:
 def _with_leaves(current: Base, triples: list[Triple], where: str) -> Config:
     config: Config = plain_copy(current.tree)
     for path, value, place in triples:
-        if path.startswith(
-            "task.resources."
-        ):  # any resource may be set, also one that the YAML does not name
+        at = f"{place or where}: " if place or where else ""
+        group = current.group_at(path)
+        if group and path not in ("method", "task") and not isinstance(value, str | dict):
+            check_option(group, value, place or where)
+        if path.lstrip("+") in ("method.interface", "task.interface"):
+            raise ConfigError(f"{at}'{path}' is for the YAML to say: methods and tasks pair by it")
+        if path.startswith("task.resources."):  # any of them may be set, also one that the YAML does not name
             config["task"].setdefault("resources", {})
             path = f"+{path}"
-        if not (current.group_at(path) and isinstance(value, str)):
+        if not (group and isinstance(value, str)):
             set_leaf(config, path, value, place or where)
     return config
 
@@ -316,6 +320,8 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     whole = isinstance(default, int) and not isinstance(default, bool)
     if whole and isinstance(value, float) and value.is_integer():
         return int(value)
+    if isinstance(default, list) and isinstance(value, list) and all(type(item) is float for item in default):
+        return [float(item) if type(item) is int else plain_copy(item) for item in value]
     if not fits:
         wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
         raise ConfigError(f"{at}{path}={value!r}: expected {wanted}, like the default {default!r}")

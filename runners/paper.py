@@ -46,6 +46,8 @@ class Paper:
         self._check_keys(self.raw, _PAPER, "")
         for key in ("experiments", "claims", "findings", "figures", "code"):
             self._mapping(self.raw.get(key) or {}, key)
+        for name in set(self.claims) & set(self.findings):
+            raise ConfigError(f"{self.place}: findings.{name}: a claim has this name already")
         if not isinstance(self.raw.get("extras") or [], list):
             raise ConfigError(f"{self.place}: extras: expected a list, found {self.raw['extras']!r}")
         if not self.experiments:

@@ -104,6 +104,18 @@ def test_groups_are_chosen_by_name(letters: Path) -> None:
         run(("task.data", "pind"), task="toy/lettered")
 
 
+@pytest.mark.parametrize("value", [None, 3, ["a"]])
+def test_a_group_takes_a_name(letters: Path, value: Any) -> None:
+    with pytest.raises(ConfigError, match="expected the name of a data/letters"):
+        run(("task.data", value), task="toy/lettered")
+
+
+@pytest.mark.parametrize("path", ["method.interface", "task.interface", "+task.interface"])
+def test_interfaces_are_not_for_a_run_to_say(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"here: '.*interface' is for the YAML to say"):
+        run((path, "reprise_toy.other.Method"))
+
+
 def test_leaves_below_a_chosen_group(letters: Path) -> None:
     config = run(("task.data", "b"), ("task.data.path", str(letters / "a")), task="toy/lettered")
     assert config["task"]["data"]["_name_"] == "b"
@@ -138,6 +150,8 @@ def test_lists_are_set_whole_or_by_index(conf: Callable[[str, str], Path]) -> No
     )
     assert run(("method.betas.1", 0.5), method="toy/pair")["method"]["betas"] == [0.9, 0.5]
     assert run(("method.betas", [0.1]), method="toy/pair")["method"]["betas"] == [0.1]
+    whole = run(("method.betas", [1, 0]), method="toy/pair")["method"]["betas"]
+    assert [(value, type(value)) for value in whole] == [(1.0, float), (0.0, float)]
     for path in ("method.betas.2", "method.betas.x", "method.betas.-1"):
         with pytest.raises(ConfigError, match="unknown key"):
             run((path, 0.5), method="toy/pair")

@@ -58,6 +58,7 @@ def test_an_id_has_at_least_64_bits() -> None:
         (("task.resources.hours", 3), ("task.resources.hours", 5)),
         (("method.lr", "${task.noise}"), ("method.lr", 0.1)),
         (("seed", 3.0), ("seed", 3)),
+        (("task.resources.memory_gb", 3), ("task.resources.ranks", 1)),
     ],
 )
 def test_equal_runs_share_an_id(one: tuple[str, Any], other: tuple[str, Any]) -> None:

@@ -69,6 +69,33 @@ def test_how_runs_end(command: Command, how: str, code: int, out: str, err: str)
     assert ended.err.strip() == err
 
 
+def test_a_run_that_another_process_has(command: Command, outputs: Path) -> None:
+    from runners.lease import Claims
+
+    config = compose_run("toy/descent", "toy/bowl", lambda _: [("task.steps", 3, "")])
+    folder = outputs / identity.folder(config, identity.run_id(config))
+    folder.mkdir(parents=True)
+    with Claims(outputs).claim(folder):
+        ended = command(*RUN)
+    assert ended.code == 1
+    assert "another process is at it" in ended.err
+
+
+def test_ctrl_c(command: Command, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reprise_toy.tasks import Bowl
+
+    def evaluate(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bowl, "evaluate", evaluate)
+        ended = command(*RUN)
+    assert ended.code == 130
+    assert ended.err.startswith("stopped; what is finished is kept")
+    assert not list(outputs.rglob("claim"))
+    assert command(*RUN).code == 0
+
+
 def test_panels_and_choices_of_groups(command: Command) -> None:
     ended = command("runners.run", "method=[toy/descent,toy/sign]", "task=toy/race")
     assert ended.code == 0
