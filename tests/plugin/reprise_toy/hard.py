@@ -58,7 +58,6 @@ class Draws:
             run.rows("image", {"i": list(mine), "gap": moved})
         if self.use_global:
             weight = torch.rand(2, requires_grad=True)
-            run.summary(
-                torch=float(weight.detach()[0]), numpy=float(np.random.rand()), python=random.random()
-            )  # noqa: NPY002 (the global state is what is tested)
+            legacy = float(np.random.rand())  # noqa: NPY002 (the global state is what is tested)
+            run.summary(torch=float(weight.detach()[0]), numpy=legacy, python=random.random())
             run.summary(bits=str(weight.dtype), grad=bool((weight * 2).requires_grad))
