@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,7 @@ class Sweep:
         self.planned: dict[str, list[Cell]] = {}  # what check() has expanded and no run can change any more
         self.expected: dict[str, list[Cell]] = {}  # what check() has expanded; tuning may still change it
         self.cells: dict[str, list[Cell]] = {}
+        self.pending: set[str] = set()  # experiments with runs on their way, under launchers that do not wait
         self.results: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
         self.jobs: dict[str, Job] = {}  # runs that the store did not have when their stage came
@@ -168,10 +168,12 @@ class Sweep:
         ):
             self.board, self.launcher = board, launcher
             while waiting:
-                done = set(self.cells)
+                done = set(self.cells) - self.pending
                 ready = [
                     n for n in waiting if all(need in done for need in needed(self.paper.experiments[n]))
                 ]
+                if not ready:
+                    break
                 try:
                     self._wave(ready)
                 except StoppedEarly:
@@ -181,6 +183,8 @@ class Sweep:
                     break
                 waiting = [name for name in waiting if name not in ready]
         self.elapsed = time.monotonic() - started
+        if self.pending:
+            raise Pending(f"runs of {', '.join(sorted(self.pending))} are not finished yet")
 
     def _make_launcher(self) -> Any:
         return build.build(self.launcher_config | {"_partial_": True}, "launcher", resolve_run=_never)()
@@ -191,14 +195,17 @@ class Sweep:
         for name in untuned:
             self._freeze(name, {})
         tune_cells = {name: [cell for cell, _, _ in runs] for name, runs in tuning.items() if runs}
-        self._launch(
-            {f"{n} (tuning)": c for n, c in tune_cells.items()} | {n: self.cells[n] for n in untuned}
+        labels = {f"{name} (tuning)": name for name in tune_cells} | {name: name for name in untuned}
+        pending = self._launch(
+            {label: tune_cells.get(name) or self.cells[name] for label, name in labels.items()}
         )
-        for name in tune_cells:
+        self.pending |= {labels[label] for label in pending}
+        tuned = [name for name in tune_cells if name not in self.pending]
+        for name in tuned:
             winners, table = choose(tuning[name], self._score)
             self.tables[name] = table
             self._freeze(name, winners)
-        self._launch({name: self.cells[name] for name in tune_cells})
+        self.pending |= self._launch({name: self.cells[name] for name in tuned})
 
     def _freeze(self, name: str, winners: dict[Any, dict[str, Any]]) -> None:
         """Fix an experiment's configs: later edits of a YAML change nothing in this sweep."""
@@ -219,7 +226,8 @@ class Sweep:
         except OSError as problem:
             raise StoreError(f"cannot write {folder}: {problem.strerror or problem}") from problem
 
-    def _launch(self, groups: dict[str, list[Cell]]) -> None:
+    def _launch(self, groups: dict[str, list[Cell]]) -> set[str]:
+        """Run groups of cells; returns the groups of which some are on their way and nobody waits for them."""
         jobs: dict[str, Job] = {}
         known = Known(self.store.results() if hasattr(self.launcher, "plan") else [])
         for name, cells in groups.items():
@@ -274,18 +282,15 @@ class Sweep:
                         )
         if self.settings.fail_fast and self.failures:
             raise StoppedEarly
-        self._go_on(job for key, job in jobs.items() if key not in outcomes)
+        if getattr(self.launcher, "wait", True):
+            return set()
+        open_ends = {key for key in jobs if key not in self.results and key not in outcomes}
+        return {name for name, cells in groups.items() if any(cell.id in open_ends for cell in cells)}
 
     def _give_up(self, job: Job, error: str) -> None:
         """Record a run that cannot be made."""
         self.store.record_failure(job.config, job.id, "failed", error)
         self.board.ended(job, Outcome(job.id, "failed", error=error))
-
-    def _go_on(self, jobs: Iterable[Job]) -> None:
-        """Raise Pending where runs were sent that nobody waits for."""
-        sent = sum(job.id not in self.results for job in jobs)
-        if sent and not getattr(self.launcher, "wait", True):
-            raise Pending(f"{sent} runs are not finished yet")
 
     def _prepare(self, jobs: dict[str, Job]) -> tuple[set[str], set[str]]:
         """Build the artifacts that the coming runs ask for, each once, those that others use first.

@@ -40,7 +40,7 @@ SlurmctldLogFile={state}/slurmctld.log
 SlurmdLogFile={state}/slurmd.log
 SlurmctldPort=16817
 SlurmdPort=16818
-KillWait=10
+KillWait=20
 InactiveLimit=0
 MinJobAge=60
 SchedulerParameters=sched_interval=1,requeue_delay=0

@@ -22,7 +22,8 @@ experiments:
   wide: {grid: {method: toy/descent, task: toy/walk, ranks: [2], task.resources.hours: [12.0], seed: range(5)}}
   devices: {grid: {method: toy/descent, task: toy/where, device: [cuda], task.resources.gpus: [2], seed: [0]}}
   unknown: {grid: {method: [[toy/descent, toy/sign]], task: toy/race, seed: 0}}
-  after: {grid: {method: toy/descent, task: toy/duel, seed: [0]}, needs: {opponent: {experiment: limited}}}
+  after: {grid: {method: toy/descent, task: toy/duel, seed: range(4)},
+          needs: {opponent: {experiment: limited, seed: same}}}
   not_here: {grid: {method: toy/sign, task: toy/bowl}, scale: {laptop: {not_run: needs a cluster}}}
 """
 

@@ -233,8 +233,8 @@ def test_problems_of_the_store_are_said_once(
 def test_the_estimate_speaks_of_runs_and_hours(sweep: Make) -> None:
     made = sweep("toy", "laptop")
     text = made.estimate()
-    assert "bowl: 16 runs, at most 16.0 h in all" in text
-    assert "transfer: follows bowl" in text
+    assert "bowl: 16 runs; at most 16 core-hours" in text
+    assert "transfer (follows bowl): " in text
     assert "huge: not run (needs a cluster for a week)" in text
 
 

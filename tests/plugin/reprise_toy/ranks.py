@@ -25,6 +25,8 @@ class Walk:
         self.fault, self.fault_step, self.victim = fault, fault_step, victim
 
     def evaluate(self, method, run) -> None:
+        if self.checkpoints:
+            import torch  # noqa: F401  what a checkpoint takes is loaded before there is a hurry
         agent = method()
         state = (run.restore() if self.checkpoints else None) or {"step": 0, "x": 1.5}
         x = state["x"]
