@@ -320,7 +320,12 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
     whole = isinstance(default, int) and not isinstance(default, bool)
     if whole and isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(default, list) and isinstance(value, list) and all(type(item) is float for item in default):
+    if (
+        isinstance(value, list)
+        and isinstance(default, list)
+        and default
+        and all(type(item) is float for item in default)
+    ):
         return [float(item) if type(item) is int else plain_copy(item) for item in value]
     if not fits:
         wanted = next(words for kind, words in _KINDS if isinstance(default, kind))
