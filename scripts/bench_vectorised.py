@@ -1,0 +1,102 @@
+"""What repeats over a leading axis gain over a loop of single ones.
+
+    .venv/bin/python scripts/bench_vectorised.py [gs_poweropt ...]
+
+CPU seconds of one process with one thread: all repeats at once, and the same repeats one by one (a sample of them,
+scaled up). Both give the same numbers, bit for bit; the script checks it. Other papers add a function to `BENCHES`.
+"""
+
+# ruff: noqa: E402 (thread counts and the search path come before the libraries)
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+HOME = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HOME))
+
+import torch
+import yaml
+from torch import Tensor
+
+
+def report(label: str, together: float, alone: float) -> None:
+    """One line."""
+    print(f"{label:44} at once {together:8.2f} s   one by one {alone:9.1f} s   gain {alone / together:6.1f}")
+
+
+def gs_poweropt() -> None:
+    """Tables 1 and 2 of GS-PowerOpt: 100 repeats of one grid point of each method."""
+    from methods.common.zeroth_order import ZerothOrder
+    from methods.zeroth_order.gs_poweropt import GSPowerOpt
+    from methods.zeroth_order.slgh import SLGH
+    from methods.zeroth_order.std_homotopy import STDHomotopy
+    from methods.zeroth_order.zo_adamm import ZOAdaMM
+    from tasks.zeroth_order import functions
+
+    methods = {
+        "EPGS": partial(GSPowerOpt, N=2.0, decay_steps=1000),
+        "PGS": partial(GSPowerOpt, variant="pgs", N=5, shift=12000.0, nonpositive="power", decay_steps=5000),
+        "STD homotopy": partial(STDHomotopy, shift=22.7),
+        "SLGH_d": partial(SLGH, lr=1e-4, eta=0.001),
+        "SLGH_r": partial(SLGH, lr=1e-4),
+        "ZO-AdaMM": partial(ZOAdaMM, lr=0.1, mu=1.0, amsgrad=True, direction="radial", decay_steps=1000),
+        "ZO-SGD": partial(
+            ZerothOrder, rule=torch.optim.SGD, lr=1e-4, mu=1.0, direction="radial", decay_steps=1000
+        ),
+    }
+    repeats, sample, steps = 100, 3, 100
+    for table, samples, task in (("Table 1", 10, "global_ackley"), ("Table 2", 100, "global_rosenbrock")):
+        node = yaml.safe_load((HOME / f"conf/task/zeroth_order/{task}.yaml").read_text())
+        function = getattr(functions, node["function"]["_target_"].rpartition(".")[2])
+        scale = node["steps"] / steps
+        center = torch.tensor(node["center"], dtype=torch.float64).expand(2)
+
+        def search(
+            make: Callable, members: range, center=center, function=function, samples=samples
+        ) -> Tensor:
+            starts = [
+                center + torch.randn(2, generator=torch.Generator().manual_seed(i)).double() for i in members
+            ]
+            x = torch.stack(starts).requires_grad_()
+            generators = [torch.Generator().manual_seed(1000 + i) for i in members]
+            optimizer = make([x], n_samples=samples, generator=generators)
+            for _ in range(steps):
+                optimizer.step(batched=function)
+            return x.detach()
+
+        for label, make in methods.items():
+            search(make, range(1))  # libraries load
+            begin = time.process_time()
+            together = search(make, range(repeats))
+            middle = time.process_time()
+            single = torch.cat([search(make, range(i, i + 1)) for i in range(sample)])
+            end = time.process_time()
+            assert torch.equal(single.nan_to_num(), together[:sample].nan_to_num()), label
+            report(
+                f"{table}, {label}, {repeats} repeats",
+                scale * (middle - begin),
+                scale * (end - middle) * repeats / sample,
+            )
+
+
+BENCHES = {"gs_poweropt": gs_poweropt}
+
+
+def main() -> None:
+    """The benches that the command line names, or all."""
+    names = sys.argv[1:] or list(BENCHES)
+    for name in names:
+        if name not in BENCHES:
+            raise SystemExit(f"unknown bench '{name}' (one of: {', '.join(BENCHES)})")
+        print(name)
+        BENCHES[name]()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
