@@ -68,7 +68,7 @@ class Expander:
         self.scale = scale
         self.overrides = overrides or Overrides()
         self._used: set[int] = set()
-        self._composed: dict[str, tuple[Config, bool | None]] = {}
+        self._composed: dict[str, tuple[Config, Callable[[int], str] | None]] = {}
 
     def judged(
         self,
@@ -81,7 +81,7 @@ class Expander:
         spec = self.paper.experiments[experiment]
         cells: dict[str, Cell] = {}
         for coordinates in self._points(experiment, spec, finished or {}):
-            winner = (tuned or {}).get(_group(coordinates), {})
+            winner = tuned.get(_group(coordinates), {}) if tuned else {}
             cell = self._cell(experiment, spec, coordinates, winner)
             cells.setdefault(cell.id, cell)
         return list(cells.values())
@@ -231,23 +231,25 @@ class Expander:
                     found.append((path, value, where))
             return found
 
-        config = self._compose(coordinates, triples, place)
+        config, identifier = self._compose(coordinates, triples, place)
         shown = {key: _label(value) for key, value in coordinates.items()}
-        return Cell(experiment, shown, config, sources=sources)
+        return Cell(experiment, shown, config, identifier, sources=sources)
 
-    def _compose(self, coordinates: Config, triples: Callable[[str], list[Triple]], place: str) -> Config:
-        """One run's config. Runs that differ in their seed alone share its parts (no one writes into a config)."""
+    def _compose(
+        self, coordinates: Config, triples: Callable[[str], list[Triple]], place: str
+    ) -> tuple[Config, str]:
+        """One run's config and id. Runs that differ in their seed alone share its parts: no one writes into them."""
         method, task = coordinates["method"], coordinates["task"]
         plans = [(name, triples(name)) for name in (method if isinstance(method, list) else [method])]
         leaves = [[leaf[:2] for leaf in plan if leaf[0] != "seed"] for _, plan in plans]
         key = repr((method, task, leaves))
-        known, shared = self._composed.get(key, (None, None))
-        if known and shared:
+        known, id_of = self._composed.get(key, (None, None))
+        if known and id_of:
             config = dict(known)
             for path, value, where in plans[0][1]:
                 if path == "seed":
                     compose.set_leaf(config, path, value, where)
-            return config
+            return config, id_of(config["seed"])
         config = compose.compose_run(
             method,
             task,
@@ -256,11 +258,12 @@ class Expander:
             ranks=self.ranks,
         )
         build.check_pair(config, place)
-        if shared is None:  # a second seed shows whether the config depends on it anywhere else
-            other = known is not None and known["seed"] != config["seed"]
-            same = known is not None and known | {"seed": 0} == config | {"seed": 0}
-            self._composed[key] = (config, same if other else None)
-        return config
+        # A second seed shows whether the config depends on it anywhere else.
+        if known is None:
+            self._composed[key] = (config, None)
+        elif known["seed"] != config["seed"] and known | {"seed": 0} == config | {"seed": 0}:
+            self._composed[key] = (config, identity.id_by_seed(config))
+        return config, identity.run_id(config)
 
     @staticmethod
     def _has(method: str, task: str, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from runners.build import TOP_KEYS
@@ -36,13 +37,27 @@ def _strip(node: Any) -> Any:
 
 def digest(node: Any) -> str:
     """Hash of any JSON-like tree (keys in any order)."""
-    text = json.dumps(node, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _hash(_text(node))
+
+
+def _text(node: Any) -> str:
+    return json.dumps(node, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 
 def run_id(config: Config) -> str:
     """A run's id."""
     return digest(canonical(config))
+
+
+def id_by_seed(config: Config) -> Callable[[int], str]:
+    """Ids of the runs that differ from a config in their seed alone; the rest of it is written out once."""
+    mark = "\0seed\0"
+    before, after = _text(canonical({**config, "seed": mark})).split(_text(mark))
+    return lambda seed: _hash(f"{before}{_text(seed)}{after}")
 
 
 def method_name(config: Config) -> str:

@@ -256,7 +256,7 @@ def _is_ours(result: dict[str, Any]) -> bool:
 
 
 def _load(path: Path | str) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb", buffering=0) as file:
         record = json.loads(file.read())
     if not isinstance(record, dict):
         raise ValueError("not a mapping")

@@ -230,10 +230,13 @@ class Sweep:
         """Run groups of cells; returns the groups of which some are on their way and nobody waits for them."""
         jobs: dict[str, Job] = {}
         known = Known(self.store.results() if hasattr(self.launcher, "plan") else [])
+        prints: dict[tuple[int, int], str] = {}  # by the parts that runs share
         for name, cells in groups.items():
             own = []
             for cell in cells:
-                cell.fingerprint = self.fingerprints.of(cell.config)
+                parts = id(cell.config["method"]), id(cell.config["task"])
+                cell.fingerprint = prints.get(parts) or self.fingerprints.of(cell.config)
+                prints[parts] = cell.fingerprint
                 if cell.id in self.results or cell.id in jobs:
                     continue
                 hit = self.store.look(cell.config, cell.id, cell.fingerprint, stale=self.settings.stale)
