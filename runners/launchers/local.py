@@ -9,11 +9,14 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing import forkserver
 from typing import Any
 
 import pebble
@@ -85,6 +88,8 @@ class Local:
             context = multiprocessing.get_context("forkserver")
             modules = {target.rpartition(".")[0] for job in jobs for target in targets(job.config)}
             context.set_forkserver_preload(["runners.launchers.worker", *sorted(modules)])
+            with _deaf_to_ctrl_c():
+                forkserver.ensure_running()
             self._pool = pebble.ProcessPool(
                 max_workers=self.workers,
                 context=context,
@@ -104,6 +109,19 @@ class Local:
         if not jobs:
             return {}
         return _Sweep(self, jobs, settings, watcher, self._workers(jobs, settings)).run()
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What starts inside ignores Ctrl-C from its first instruction on: it is the parent's to handle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Torchrun(Local):
