@@ -127,6 +127,15 @@ def test_schedules_of_the_official_routines():
     assert all(config["method"]["decay_steps"] is None for config in found("attack", method="epgs"))
 
 
+def test_five_dimensions_take_more_draws():
+    for method, draws in (("epgs", 2000), ("pgs", 1000)):
+        configs = found("power_5d", "paper", method=method)
+        assert len(configs) == 8
+        for config in configs:
+            assert (config["method"]["n_samples"], config["task"]["steps"]) == (draws, 1000)
+            assert (config["task"]["dim"], config["task"]["repeats"]) == (5, 100)
+
+
 def test_selections_share_their_tuning_runs():
     """Three ways to choose an iterate, one set of searches."""
     ids = [
