@@ -16,7 +16,8 @@ from runners.execute import Outcome
 from runners.launchers import Job, Settings, Watcher
 
 USAGE = """
-usage: python -m runners.cluster submit paper=<slug> [scale=paper] [dry_run=true] [launcher.partition=... key=value ...]
+usage: python -m runners.cluster submit paper=<slug> [scale=paper] [dry_run=true] [tracker=wandb]
+                                      [launcher.partition=... key=value ...]
        python -m runners.cluster status paper=<slug> [scale=paper]
        python -m runners.cluster cancel paper=<slug>
 
@@ -48,17 +49,21 @@ def run(arguments: list[str]) -> int:
 
 
 def _submit(paper: Any, scale: str, options: dict[str, str]) -> int:
+    from runners.compose import check_option
     from runners.reproduce import group_config, parse_overrides
 
     dry_run = cli.flag(options, "dry_run")
     leaves = {key: options.pop(key) for key in list(options) if key.startswith("launcher.")}
     launcher = group_config("launcher", "slurm", leaves | {"launcher.wait": "false"})
+    name = check_option("tracker", options.pop("tracker", "none"))
+    leaves = {key: options.pop(key) for key in list(options) if key.startswith("tracker.")}
+    tracker = group_config("tracker", name, leaves)
     overrides = parse_overrides(options)
     if dry_run:
         sweep = _sweep(paper, scale, {"_target_": "runners.cluster.Peek"}, overrides)
         _print_plan(sweep, launcher)
         return 0
-    sweep = _sweep(paper, scale, launcher, overrides)
+    sweep = _sweep(paper, scale, launcher, overrides, tracker)
     print(sweep.estimate())
     try:
         sweep.run()
@@ -79,10 +84,16 @@ def _submit(paper: Any, scale: str, options: dict[str, str]) -> int:
     return 1 if sweep.failures else 0
 
 
-def _sweep(paper: Any, scale: str, launcher: dict[str, Any], overrides: Any = None) -> Any:
+def _sweep(
+    paper: Any,
+    scale: str,
+    launcher: dict[str, Any],
+    overrides: Any = None,
+    tracker: dict[str, Any] | None = None,
+) -> Any:
     from runners.sweep import Sweep
 
-    sweep = Sweep(paper, scale, launcher=launcher, overrides=overrides)
+    sweep = Sweep(paper, scale, launcher=launcher, overrides=overrides, tracker=tracker)
     sweep.check()
     return sweep
 

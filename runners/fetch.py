@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from runners import build, cli, places
 from runners.errors import ConfigError, nearest
 from runners.identity import digest
 from runners.paper import SCALES, Paper, needed
+
+if TYPE_CHECKING:
+    from runners.expand import Cell
 
 USAGE = """
 usage: python -m runners.fetch paper=<slug> [scale=laptop]
@@ -29,9 +33,10 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(f"unknown option '{name}'{nearest(name, ('paper', 'scale'))}")
     doors = {digest(node): node for node in _doors(paper, scale)}
     size = sum(float(node.get("size_mb") or 0) for node in doors.values())
-    free = shutil.disk_usage(places.HOME).free / 2**20
+    folder = _existing(places.cache())
+    free = shutil.disk_usage(folder).free / 2**20
     if size > free:
-        raise ConfigError(f"{paper.slug} needs {size:.0f} MB, and {free:.0f} MB of disk are free")
+        raise ConfigError(f"{paper.slug} needs {size:.0f} MB, and {free:.0f} MB are free in {folder}")
     missing = 0
     for node in doors.values():
         door = build.build(node, "data", resolve_run=_never)
@@ -53,10 +58,18 @@ def _doors(paper: Paper, scale: str) -> Iterator[dict[str, Any]]:
     from runners.expand import Expander
 
     expander = Expander(paper, scale)
-    for name, spec in paper.experiments.items():
-        if paper.not_run(name, scale) is None and not needed(spec):
-            for cell in expander.judged(name):
+    cells: dict[str, list[Cell]] = {}
+    for name in paper.order():
+        needs = needed(paper.experiments[name])
+        if paper.not_run(name, scale) is None and all(need in cells for need in needs):
+            cells[name] = expander.judged(name, finished={need: cells[need] for need in needs})
+            for cell in cells[name]:
                 yield from _nodes(cell.config)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _nodes(node: Any) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,13 @@ def results() -> Path:
     return Path(os.environ.get("REPRISE_RESULTS") or HOME / "results")
 
 
+def cache() -> Path:
+    """Where fetched data goes: ``$REPRISE_CACHE``, else the user's cache folder for ``reprise``."""
+    import platformdirs
+
+    return Path(os.environ.get("REPRISE_CACHE") or platformdirs.user_cache_dir("reprise")).absolute()
+
+
 @lru_cache(maxsize=1)
 def plugin_packages() -> tuple[str, ...]:
     """Packages that add methods and tasks from outside (entry point group ``reprise.plugins``)."""

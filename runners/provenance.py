@@ -82,6 +82,12 @@ def hardware() -> dict[str, Any]:
     return {"cpu": model, "cores": os.cpu_count(), "memory_gb": memory, "system": platform.system()}
 
 
+def _gpu() -> dict[str, str]:
+    """Name of the GPU that this process has used, if it has."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch and torch.cuda.is_initialized() else {}
+
+
 _versions: dict[str, str] = {}
 
 
@@ -102,7 +108,7 @@ def describe() -> dict[str, Any]:
         "dirty": dirty,
         "python": platform.python_version(),
         "packages": packages(),
-        "hardware": hardware(),
+        "hardware": hardware() | _gpu(),
         "threads": threads(),
     }
 

@@ -239,6 +239,8 @@ class Slurm:
 
     def _give_up(self, job: Job, store: Store, ledger: Ledger, times: int) -> Outcome:
         error = f"its job vanished without a result {times} times (logs in {ledger.logs})"
+        if words := ledger.last_words(job.id):
+            error += f": {words}"
         if not job.artifact:
             store.record_failure(job.config, job.id, "failed", error)
         return Outcome(job.id, "failed", error=error)

@@ -69,6 +69,16 @@ class Ledger:
         path = self.folder / f"{job_id}.json"
         path.rename(path.with_suffix(".left"))
 
+    def last_words(self, run_id: str) -> str:
+        """Last line on stderr of the last job that carried a run ("" if there is none)."""
+        files = [*self.folder.glob("*.left"), *self.folder.glob("*.json")]
+        for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+            if run_id in json.loads(path.read_bytes()):
+                logs = sorted((self.logs / path.stem).glob("*.err"), key=lambda log: log.stat().st_mtime)
+                lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+                return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""
+
     def _age(self, job_id: str) -> float:
         return time.time() - (self.folder / f"{job_id}.json").stat().st_mtime
 

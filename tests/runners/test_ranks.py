@@ -122,6 +122,39 @@ def test_ctrl_c_and_kill_9(start: Any, store: Store) -> None:
     assert steps[4] >= steps[2]
 
 
+@pytest.mark.slow
+def test_ctrl_c_of_a_sweep(conf: Any, start: Any, store: Store) -> None:
+    """Runs with checkpoints save and go on later; the others do not keep it from ending."""
+    grid = "seed: [0, 1], task.steps: [300], task.pause: [0.05], task.checkpoints: [true, false]"
+    conf("paper/walks.yaml", PAPER.format(grid=grid))
+    command = ("runners.reproduce", "paper=walks", "launcher.workers=4")
+    first = start(*command)
+    folders = wait_for(lambda: _going(store.root, 4))
+    os.killpg(first.pid, signal.SIGINT)
+    assert first.wait(60) == 130
+    saved = [folder for folder in folders if (folder / "checkpoint.pt").exists()]
+    assert len(saved) == 2
+    for folder in folders:
+        assert json.loads((folder / "failure.json").read_text())["status"] == "interrupted"
+    assert not processes(str(store.root))
+
+    second = start(*command)
+    out, err = second.communicate(timeout=300)
+    assert second.returncode == 0, out + err
+    for result in store.results():
+        check_undisturbed(result)
+        folder = Path(result["folder"])
+        assert (attempts(folder)[1][1] > 0) == (folder in saved)
+
+
+def _going(root: Path, count: int) -> list[Path]:
+    """Folders of walks, if so many have gone a few steps."""
+    files = [
+        path for path in root.glob("toy/descent/walk/*/metrics.jsonl") if path.read_text().count("\n") > 3
+    ]
+    return [path.parent for path in files] if len(files) == count else []
+
+
 CASES = [
     ("runners.run", ("ranks=1000",), "ranks=1000 on cpu: this machine has"),
     ("runners.run", ("launcher=torchrun", "launcher.nproc=999"), "ranks=999 on cpu: this machine has"),

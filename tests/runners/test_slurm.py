@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +177,7 @@ def test_cancelled_jobs_and_dead_ones(conf: Any, start: Any, store: Store) -> No
     out, err = sweep.communicate(timeout=300)
     assert sweep.returncode == 1, out + err
     assert "its job vanished without a result 2 times" in err
+    assert "task 0: Killed" in err  # what Slurm says of it
     assert "1 runs failed" in err
     results = {result["config"]["task"]["_name_"]: result for result in store.results()}
     assert Counter(result["config"]["method"]["_name_"] for result in store.results()) == {"toy/descent": 4}
@@ -253,4 +253,3 @@ def test_out_of_time(out_of_time: Any) -> None:
     assert len(starts) > sent(root)[result["id"]]  # by Slurm's own requeue, not by a new job
     assert starts == sorted(starts)
     assert starts[1] > 0
-    assert time.time() - result["started"] < 300
