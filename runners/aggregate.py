@@ -74,16 +74,19 @@ def _curve(
         if x_name not in arrays or metric not in arrays:
             silent += run not in diverged
             continue
-        pair = np.column_stack([arrays[x_name], arrays[metric]])
-        pair = pair[np.isfinite(pair).all(axis=1)]
-        if x_log:
-            pair = pair[pair[:, 0] > 0]
-        pair = pair[np.argsort(pair[:, 0], kind="stable")]
-        pair = pair[np.append(np.diff(pair[:, 0]) > 0, True)] if len(pair) else pair
-        if len(pair):
-            series.append((run, pair[:, 0], pair[:, 1]))
+        x, y = arrays[x_name], arrays[metric]
+        rises = len(x) and (x[1:] > x[:-1]).all() and np.isfinite(x[-1]) and (x[0] > 0 if x_log else True)
+        if not (rises and np.isfinite(x[0]) and np.isfinite(y).all()):
+            kept = np.isfinite(x) & np.isfinite(y) & ((x > 0) if x_log else True)
+            x, y = x[kept], y[kept]
+            order = np.argsort(x, kind="stable")
+            x, y = x[order], y[order]
+            last = np.append(x[1:] > x[:-1], True)[: len(x)]  # of several at one x
+            x, y = x[last], y[last]
+        if len(x):
+            series.append((run, x, y))
             if run in diverged:
-                breaks.append(float(pair[-1, 0]))
+                breaks.append(float(x[-1]))
     notes = {"diverged": len(diverged & set(tables)), f"without {metric}": silent}
     empty = np.array([])
     if not series:

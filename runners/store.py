@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 FINAL = ("done", "diverged")
+MACHINE = ("device", "dtype", "ranks")
 TABLES = ("metrics.jsonl", "rows.jsonl")
 RESULT_KEYS = {
     "id",
@@ -142,56 +144,56 @@ def frame_of(results: Iterable[dict[str, Any]], always: Iterable[str] = ()) -> p
     from runners.compose import leaves
 
     records = list(results)
-    flat = [leaves(record["config"]) for record in records]
-    seen: dict[str, Any] = {}
-    present = {key for leaf in flat for key in leaf}
+    flats: dict[tuple[int, int], dict[str, Any]] = {}  # runs share their configs' parts, mostly
+    own: list[dict[str, Any]] = []
+    for record in records:
+        config = record["config"]
+        parts = id(config["method"]), id(config["task"])
+        if parts not in flats:
+            flats[parts] = leaves({key: config[key] for key in ("method", "task")})
+        own.append(flats[parts])
+    seen: dict[str, list[Any]] = {}
+    for flat in flats.values():
+        for key, value in flat.items():
+            if value not in seen.setdefault(key, [value]):
+                seen[key].append(value)
+    everywhere = {key for key in seen if all(key in flat for flat in flats.values())}
+    machine = {key: [record["config"].get(key) for record in records] for key in MACHINE if records}
+    present = {"seed", *seen, *machine}
     varying = dict.fromkeys(key for key in always if key in present)
-    for leaf in flat:
-        for key, value in leaf.items():
-            if key in varying:
-                continue
-            if key in seen and seen[key] != value:
-                varying[key] = None
-            seen.setdefault(key, value)
-    if records:
-        counts: dict[str, int] = {}
-        for leaf in flat:
-            for key in leaf:
-                counts[key] = counts.get(key, 0) + 1
-        varying.update({key: None for key, count in counts.items() if count < len(records)})
-    rows = []
-    for record, leaf in zip(records, flat, strict=True):
-        row = {
-            "id": record["id"],
-            "method": identity.method_name(record["config"]),
-            "task": record["config"]["task"]["_name_"],
-            "seed": record["config"]["seed"],
-            "status": record["status"],
-            "seconds": record.get("wall_seconds"),
-        }
-        for key in varying:
-            if key not in ("method", "task", "seed"):
-                value = leaf.get(key)
-                row[key] = tuple(value) if isinstance(value, list) else value
-        for key, value in record.get("summary", {}).items():
-            row.setdefault(key, value)
-        rows.append(row)
-    columns = ["id", "method", "task", "seed", "status", "seconds"]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+    varying |= dict.fromkeys(key for key in seen if len(seen[key]) > 1 or key not in everywhere)
+    varying |= dict.fromkeys(key for key, values in machine.items() if any(v != values[0] for v in values))
+    columns: dict[str, list[Any]] = {
+        "id": [record["id"] for record in records],
+        "method": [identity.method_name(record["config"]) for record in records],
+        "task": [record["config"]["task"]["_name_"] for record in records],
+        "seed": [record["config"]["seed"] for record in records],
+        "status": [record["status"] for record in records],
+        "seconds": [record.get("wall_seconds") for record in records],
+    }
+    for key in varying:
+        if key not in columns:
+            values = machine.get(key) or [flat.get(key) for flat in own]
+            columns[key] = [tuple(value) if isinstance(value, list) else value for value in values]
+    summaries = [record.get("summary", {}) for record in records]
+    for key in dict.fromkeys(key for summary in summaries for key in summary):
+        columns.setdefault(key, [summary.get(key, math.nan) for summary in summaries])
+    return pd.DataFrame(columns)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path | str) -> list[dict[str, Any]]:
     """Lines of a JSON-lines file; a torn last line (a killed run's) is left out."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb", buffering=0) as file:
+            text = file.read().decode()
     except FileNotFoundError:
         return []
-    lines = text.split("\n")
-    records: list[dict[str, Any]] = []
-    if not lines[-1]:  # every line is whole: all are read at once
+    if text.endswith("\n"):  # every line is whole: all are read at once
         with contextlib.suppress(ValueError):
-            records += json.loads(f"[{','.join(lines[:-1])}]")
-            lines = []
+            whole: list[dict[str, Any]] = json.loads(f"[{text[:-1].replace(chr(10), ',')}]")
+            return whole
+    records: list[dict[str, Any]] = []
+    lines = text.split("\n")
     for index, line in enumerate(lines):
         if not line.strip():
             continue

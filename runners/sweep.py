@@ -57,6 +57,8 @@ class Sweep:
         self.cells: dict[str, list[Cell]] = {}
         self.pending: set[str] = set()  # experiments with runs on their way, under launchers that do not wait
         self.results: dict[str, dict[str, Any]] = {}
+        self._kept: dict[tuple[int, int], tuple[Any, Any, dict[str, Any]]] = {}
+        self._provenance: dict[str, Any] = {}
         self.tables: dict[str, list[dict[str, Any]]] = {}  # experiment -> tuning table
         self.jobs: dict[str, Job] = {}  # runs that the store did not have when their stage came
         self.failures: list[str] = []
@@ -104,7 +106,7 @@ class Sweep:
         for name, figure in self.paper.figures.items():
             figure_spec.check(name, figure, self.paper.experiments)
         checked: set[str] = set()
-        seen: set[int] = set()  # parts that runs share
+        seen: dict[int, Any] = {}  # parts that runs share, by id
         planned: dict[str, list[Cell]] = {}
         for name in list(self.order):
             needs = needed(self.paper.experiments[name])
@@ -126,7 +128,7 @@ class Sweep:
                 for part in ("method", "task"):
                     if id(cell.config[part]) in seen:
                         continue
-                    seen.add(id(cell.config[part]))
+                    seen[id(cell.config[part])] = cell.config[part]
                     shape = digest(_shape(cell.config[part]))
                     if shape not in checked:
                         checked.add(shape)
@@ -242,7 +244,7 @@ class Sweep:
                 hit = self.store.look(cell.config, cell.id, cell.fingerprint, stale=self.settings.stale)
                 self.problems += hit.problems
                 if hit.state == "finished" and hit.result is not None:
-                    self.results[cell.id] = hit.result
+                    self.results[cell.id] = self._shared(hit.result, cell)
                     continue
                 labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
                 label = " ".join(str(value) for value in cell.coordinates.values())
@@ -374,13 +376,23 @@ class Sweep:
             found.append(result)
         return found
 
+    def _shared(self, result: dict[str, Any], cell: Cell) -> dict[str, Any]:
+        """A result whose large parts are those of others: equal in value (``look`` has compared), once in memory."""
+        parts = id(cell.config["method"]), id(cell.config["task"])
+        if parts not in self._kept:  # with the cell's parts themselves, so that their ids stay theirs
+            shared = {key: result["config"][key] for key in ("method", "task")}
+            self._kept[parts] = (cell.config["method"], cell.config["task"], shared)
+        result["config"] |= self._kept[parts][2]
+        if result["provenance"] == self._provenance:
+            result["provenance"] = self._provenance
+        self._provenance = result["provenance"]
+        return result
+
     def folder_of(self, run_id: str) -> Path:
         """Folder of a run of this sweep."""
         if not hasattr(self, "_folders"):
-            self._folders = {
-                cell.id: self.root / cell.folder for cells in self.cells.values() for cell in cells
-            }
-        return self._folders[run_id]
+            self._folders = {cell.id: cell.folder for cells in self.cells.values() for cell in cells}
+        return self.root / self._folders[run_id]
 
     def provenance(self) -> dict[str, Any]:
         """Where the numbers come from, over all runs."""
