@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -210,28 +211,33 @@ class Slurm:
     ) -> dict[str, Outcome]:
         store, claims = Store(settings.root), Claims(settings.root)
         waiting = {job.id: job for job in jobs}
-        sent_again = dict.fromkeys(waiting, 0)
+        losses = _Losses(store)
+        losses.sent(jobs)
         outcomes: dict[str, Outcome] = {}
         while waiting:
             queued = ledger.queued(OUTAGE_SECONDS)
-            lost = []
-            for job in list(waiting.values()):
+            ended, lost = {}, []
+            for job in waiting.values():
                 if queued.get(job.id) == "PENDING":
                     continue
                 outcome = _ended(job, store, settings)
                 if outcome is None and job.id not in queued and not _is_held(job, store, claims):
                     outcome = _ended(job, store, settings)  # it may have ended between the looks
-                    if outcome is None and sent_again[job.id] < self.resubmit:
-                        sent_again[job.id] += 1
+                    if outcome is None:
                         lost.append(job)
-                    elif outcome is None:
-                        outcome = self._give_up(job, store, ledger, sent_again[job.id] + 1)
                 if outcome is not None:
-                    outcomes[job.id] = outcome
-                    watcher.ended(job, outcome)
-                    del waiting[job.id]
-            if lost:  # pre-empted by CANCEL, out of time, node lost
-                self._send(lost, settings, ledger)
+                    ended[job.id] = outcome
+            losses.count(lost, progress=len(ended))
+            again = [job for job in lost if losses.of[job.id] <= self.resubmit]
+            for job in lost:
+                if job not in again:
+                    ended[job.id] = self._give_up(job, store, ledger, losses.of[job.id])
+            for key, outcome in ended.items():
+                watcher.ended(waiting.pop(key), outcome)
+            outcomes |= ended
+            if again:  # pre-empted by CANCEL, out of time, node lost
+                self._send(again, settings, ledger)
+                losses.sent(again)
             watcher.tick({})
             if waiting:
                 time.sleep(self.poll_seconds)
@@ -244,6 +250,41 @@ class Slurm:
         if not job.artifact:
             store.record_failure(job.config, job.id, "failed", error)
         return Outcome(job.id, "failed", error=error)
+
+
+class _Losses:
+    """How often each run was lost in vain, ``of[run]``: without a new checkpoint, and by no other run's doing."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.of: Counter[str] = Counter()
+        self._events = (
+            0  # results, failures and counted losses so far: the sweep goes on as long as there are some
+        )
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def sent(self, jobs: Sequence[Job]) -> None:
+        """Jobs go into the queue."""
+        self._before |= {job.id: (self._events, self._saved(job)) for job in jobs}
+
+    def count(self, lost: Sequence[Job], progress: int) -> None:
+        """Some jobs are lost; so many others have ended since the last call."""
+        self._events += progress
+        culprits = {job.id for job in lost if vanished(job, self.store)}
+        for job in sorted(lost, key=lambda job: job.id not in culprits):
+            events, saved = self._before[job.id]
+            innocent = job.id not in culprits and self._events > events
+            if not innocent and self._saved(job) <= saved:
+                self.of[job.id] += 1
+                self._events += 1
+
+    def _saved(self, job: Job) -> float:
+        if job.artifact:
+            return 0.0
+        try:
+            return (self.store.folder(job.config, job.id) / "checkpoint.pt").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
 
 def vanished(job: Job, store: Store) -> bool:

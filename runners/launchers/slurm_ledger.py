@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable
@@ -70,13 +71,17 @@ class Ledger:
         path.rename(path.with_suffix(".left"))
 
     def last_words(self, run_id: str) -> str:
-        """Last line on stderr of the last job that carried a run ("" if there is none)."""
+        """The line on stderr that tells most of the last job that carried a run ("" if there is none)."""
         files = [*self.folder.glob("*.left"), *self.folder.glob("*.json")]
         for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
             if run_id in json.loads(path.read_bytes()):
                 logs = sorted((self.logs / path.stem).glob("*.err"), key=lambda log: log.stat().st_mtime)
-                lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-                return next((line.strip() for line in reversed(lines) if line.strip()), "")
+                lines = [
+                    line.strip() for log in logs for line in log.read_text(errors="replace").splitlines()
+                ]
+                for telling in (r"[\w.]*(Error|Exception)\b", r".*\berror:", r"."):
+                    if found := [line for line in lines if re.match(telling, line)]:
+                        return found[-1]
         return ""
 
     def _age(self, job_id: str) -> float:

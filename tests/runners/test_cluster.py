@@ -11,7 +11,7 @@ import pytest
 
 from runners.errors import ConfigError
 from runners.launchers import Job
-from runners.launchers.slurm import Slurm
+from runners.launchers.slurm import Slurm, _Losses
 from runners.launchers.slurm_ledger import Ledger, longest_array, queue
 from runners.store import Store, write_atomic
 
@@ -93,6 +93,68 @@ def test_arrays_are_no_longer_than_slurm_takes(commands: Path) -> None:
     assert [names(chunks) for _, chunks in arrays] == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"]]
     write(commands, "scontrol", "exit 1")
     assert longest_array() == 1000
+
+
+def test_losses(store: Store) -> None:
+    """A run that takes its job down, and one that gets nowhere, count; their neighbours, and progress, do not."""
+
+    def real(seed: int) -> Job:
+        method, task = {"_name_": "toy/descent"}, {"_name_": "toy/walk"}
+        return Job(f"{seed}" * 20, {"method": method, "task": task, "seed": seed, "device": "cpu"})
+
+    culprit, neighbour, walk = jobs = [real(seed) for seed in range(3)]
+    folders = {job.id: store.folder(job.config, job.id) for job in jobs}
+    for job in (culprit, walk):
+        folders[job.id].mkdir(parents=True)
+        (folders[job.id] / "config.yaml").touch()
+    store.record_failure(walk.config, walk.id, "interrupted", "told to stop")
+    losses = _Losses(store)
+    losses.sent(jobs)
+    (folders[walk.id] / "checkpoint.pt").touch()
+    losses.count(jobs, progress=0)
+    assert losses.of == {culprit.id: 1}
+    losses.sent(jobs)
+    losses.count([neighbour], progress=0)  # its job does nothing at all, and nothing else happens
+    losses.sent([neighbour])
+    losses.count([neighbour, walk], progress=0)
+    assert losses.of == {
+        culprit.id: 1,
+        neighbour.id: 2,
+    }  # after the first of them was counted, walk's may be its fault
+    losses.sent([neighbour, walk])
+    losses.count([neighbour, walk], progress=1)
+    assert losses.of == {culprit.id: 1, neighbour.id: 2}
+    losses.sent([walk])
+    losses.count([walk], progress=0)
+    assert losses.of == {culprit.id: 1, neighbour.id: 2, walk.id: 1}
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        (
+            "Traceback\n  x\nModuleNotFoundError: No module named 'x'\nsrun: error: vm: task 0: Exited",
+            "ModuleNot",
+        ),
+        (
+            "srun: error: vm: task 0: Killed\nsrun: Force Terminated StepId=4.0",
+            "srun: error: vm: task 0: Killed",
+        ),
+        ("bash: module: command not found\n\n", "bash: module"),
+        ("", ""),
+    ],
+)
+def test_last_words(stderr: str, words: str, outputs: Path) -> None:
+    ledger = Ledger(outputs)
+    for name in ("4", "5_1"):
+        ledger.note(name, [job("a")])
+        (ledger.logs / name).mkdir()
+        os.utime(ledger.folder / f"{name}.json", (9, 9 + int(name[0])))
+    ledger.forget("5_1")
+    (ledger.logs / "4" / "4_0_log.err").write_text("srun: error: an older one")
+    (ledger.logs / "5_1" / "5_1_0_log.err").write_text(stderr)
+    assert ledger.last_words("a").startswith(words)
+    assert ledger.last_words("b") == ""
 
 
 BAD = [

@@ -170,7 +170,7 @@ def test_cancelled_jobs_and_dead_ones(conf: Any, start: Any, store: Store) -> No
     good = "good: {grid: {method: toy/descent, task: toy/bowl, seed: range(3)}}"
     paper(conf, bad, good, walks("walks", "seed: [0], task.steps: [80], task.pause: [0.05], ranks: [1]"))
     # dead, good and walk share a job until the dead one has taken it down
-    sweep = start(*REPRODUCE, "paper=walks", "launcher.resubmit=1")
+    sweep = start(*REPRODUCE, "paper=walks", "launcher.resubmit=1", "launcher.chunk_minutes=9000")
     folder = wait_for_walk(store.root)[0]
     job = wait_for(lambda: next((n for n, runs in jobs_of(store.root).items() if folder.name in runs), None))
     subprocess.run(["scancel", job], check=True)
