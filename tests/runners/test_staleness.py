@@ -108,7 +108,7 @@ def test_a_change_is_made_again_exactly_where_it_is_used(edited: Any) -> None:
 
 
 def test_code_that_is_edited_while_a_sweep_runs_is_not_taken_for_what_ran(
-    edited: Any, plugin_copy: SimpleNamespace, start: Callable[..., Any], tmp_path: Path
+    edited: Any, plugin_copy: SimpleNamespace, start: Callable[..., Any], process: Any, tmp_path: Path
 ) -> None:
     log = tmp_path / "toy.log"
     env = plugin_copy.env | {"REPRISE_TOY_LOG": str(log)}
@@ -132,17 +132,12 @@ def test_code_that_is_edited_while_a_sweep_runs_is_not_taken_for_what_ran(
     unsure = [result for result in of["still"] if not result["fingerprint"]]
     assert len(unsure) >= 6  # the duels at least come after the edit
     assert err.count("its code was edited as it ran; counts as stale") == len(unsure)
-    numbers_then = {r["id"]: r["summary"] for r in of["still"]}
     replace(edited.package / "conf/task/toy/bowl.yaml", "noise: 0.7", "noise: 0.1")
     edited.made("seeds=6", "task.pause=0.02")
-    now = {
-        result["id"]: result["summary"]
-        for result in (
-            json.loads(path.read_bytes()) for path in edited.outputs.glob("toy/still/*/*/result.json")
-        )
-    }
-    assert set(now) == set(numbers_then)
-    assert all(now[name] != summary for name, summary in numbers_then.items())
+    env = plugin_copy.env | {"REPRISE_OUTPUTS": str(tmp_path / "fresh")}
+    arguments = ("paper=edited", "scale=smoke", "seeds=6", "task.pause=0.02")
+    assert process("tests.runners.sweep_only", *arguments, env=env).code == 0
+    assert numbers(edited.outputs) == numbers(tmp_path / "fresh")
 
 
 def test_a_default_that_cannot_be_read_is_one_line(
