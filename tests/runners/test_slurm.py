@@ -236,7 +236,6 @@ def test_cancel(conf: Any, process: Any, store: Store) -> None:
     assert any(word in status.out for word in ("waiting", "running"))
     cancelled = process("runners.cluster", "cancel", "paper=walks")
     assert cancelled.out == "3 jobs of walks cancelled\n"
-    wait_for(lambda: set(in_queue()) <= _spared(), 60)
     status = process("runners.cluster", "status", "paper=walks", "scale=laptop")
     assert "waiting" not in status.out
     assert "running" not in status.out
