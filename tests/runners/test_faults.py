@@ -111,7 +111,8 @@ def test_killed_at_any_moment_a_sweep_ends_as_if_undisturbed(
     assert numbers(outputs) == expected
     assert verdict(outputs) == verdict(calm)
     assert not list(outputs.glob("*/*/*/*/.*")), "half-written files"
-    assert not list(outputs.glob("*/*/*/*/claim*")), "claims of the dead"
+    for claim in outputs.glob("*/*/*/*/claim*"):  # killed between its result and giving its claim back
+        assert claim.with_name("result.json").exists()
     assert process(*fire, env=env).code == 0
     assert numbers(outputs) == expected
 
