@@ -94,7 +94,7 @@ class Local:
                 max_workers=self.workers,
                 context=context,
                 initializer=worker.start,
-                initargs=(str(settings.root), settings.tracker, settings.stale),
+                initargs=(str(settings.root), settings.tracker, settings.stale, dict(os.environ)),
             )
             self._made_for = wanted
         return self._pool

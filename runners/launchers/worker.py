@@ -17,9 +17,15 @@ from runners.group import die_with_parent
 _executor: Executor | None = None
 
 
-def start(root: str, tracker: dict[str, Any] | None, stale: str) -> None:
-    """Prepare this worker process (pebble calls it once)."""
+def start(root: str, tracker: dict[str, Any] | None, stale: str, environ: dict[str, str]) -> None:
+    """Prepare this worker process (pebble calls it once).
+
+    ``environ`` is the launcher's environment: the process that workers are forked from keeps that of its own start.
+    """
     global _executor
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     die_with_parent()
     provenance.limit_threads(1)

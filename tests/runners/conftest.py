@@ -145,7 +145,7 @@ def plugin_copy(tmp_path: Path) -> SimpleNamespace:
 
 @pytest.fixture
 def fresh_workers() -> Iterator[None]:
-    """Workers of this test see this test's environment (the process they are forked from keeps its own)."""
+    """The process that this test's workers are forked from starts in it, and ends with it."""
     from multiprocessing import forkserver
 
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
@@ -154,9 +154,7 @@ def fresh_workers() -> Iterator[None]:
 
 
 @pytest.fixture
-def log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_workers: None
-) -> Callable[[], list[list[str]]]:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
     """What the toy tasks noted: [word, run, process] in order."""
     path = tmp_path / "toy.log"
     monkeypatch.setenv("REPRISE_TOY_LOG", str(path))

@@ -78,7 +78,9 @@ def test_a_killed_rank_resumes_the_group(conf: Any, start: Any, store: Store) ->
     wait_for(lambda: list(store.root.glob("toy/descent/walk/*/checkpoint.pt")))
     ranks = processes("-m runners.rank", str(store.root))
     assert sorted(map(rank_of, ranks)) == [0, 1]
-    assert len(processes("runners.reproduce", "paper=walks")) == 1  # no rank starts the sweep
+    wait_for(
+        lambda: len(processes("runners.reproduce", "paper=walks")) == 1
+    )  # no rank starts the sweep; a fork shows
     next(rank for rank in ranks if rank_of(rank) == 1).send_signal(signal.SIGKILL)
     out, err = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, out + err

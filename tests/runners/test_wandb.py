@@ -269,6 +269,8 @@ def test_a_call_that_hangs_holds_no_run_up(place, outputs, monkeypatch, capsys):
     assert time.monotonic() - started < 20
     assert "no end after 1 s" in capsys.readouterr().err
     released.set()
+    for thread in [thread for thread in threading.enumerate() if thread.name == "wandb"]:
+        thread.join(10)  # its last words belong to this test
 
 
 def files_with(root: Path, text: str) -> list[Path]:
