@@ -314,6 +314,8 @@ def _typed(default: Any, value: Any, path: str, at: str) -> Any:
         return merged
     if isinstance(value, str) and "${" in value:
         return value
+    if isinstance(default, str) and default[:1].isdigit() and type(value) in (int, float):
+        return str(value)  # arithmetic as text ("0.001", "1/L"): a number is some too
     fits = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

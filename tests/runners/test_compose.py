@@ -54,6 +54,17 @@ def test_later_leaves_win_and_types_are_kept() -> None:
     assert config["seed"] == 3
 
 
+@pytest.mark.parametrize(("default", "given"), [('"0.001"', 0.25), ('"1/L"', 2)])
+def test_arithmetic_as_text_takes_a_number(
+    conf: Callable[[str, str], Path], default: str, given: float
+) -> None:
+    conf("method/toy/scaled.yaml", f"_target_: reprise_toy.methods.Descent\n_partial_: true\nlr: {default}\n")
+    config = compose.compose_run("toy/scaled", "toy/bowl", lambda _: [("method.lr", given, "")])
+    assert config["method"]["lr"] == str(given)
+    with pytest.raises(ConfigError, match="expected"):
+        compose.compose_run("toy/scaled", "toy/bowl", lambda _: [("method.lr", True, "")])
+
+
 def test_runs_share_nothing() -> None:
     before = copy.deepcopy(run())
     changed = run(("method.lr", 9.0), ("task.resources", {"hours": 7}))
