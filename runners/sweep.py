@@ -23,7 +23,7 @@ from runners.group import check_devices
 from runners.identity import digest
 from runners.launchers import Job, Settings
 from runners.lease import Claims
-from runners.live import Board
+from runners.live import ARTIFACTS, Board
 from runners.paper import Paper, needed
 from runners.store import Store, write_atomic
 
@@ -263,16 +263,18 @@ class Sweep:
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
-        unprepared, awaited = self._prepare(jobs)
+        self.jobs |= jobs
+        sent, outcomes, unprepared, awaited = self._prepare(jobs)
         ready = []
-        for job in list(jobs.values()):
+        for job in [job for job in jobs.values() if job.id not in sent]:
             needs = {digest(node) for node in artifact_nodes.nodes(job.config)}
             if lost := needs & unprepared:
                 self._give_up(jobs.pop(job.id), f"its artifact {min(lost)} could not be built")
+                del self.jobs[job.id]
             elif not needs & awaited:
                 ready.append(job)
-        self.jobs |= jobs
-        outcomes = self.launcher.launch(ready, self.settings, self.board)
+        if not (self.settings.fail_fast and self.board.failures):
+            outcomes |= self.launcher.launch(ready, self.settings, self.board)
         self.failures += self.board.failures
         self.board.failures = []
         for job in jobs.values():
@@ -297,11 +299,15 @@ class Sweep:
         self.store.record_failure(job.config, job.id, "failed", error)
         self.board.ended(job, Outcome(job.id, "failed", error=error))
 
-    def _prepare(self, jobs: dict[str, Job]) -> tuple[set[str], set[str]]:
+    def _prepare(self, jobs: dict[str, Job]) -> tuple[set[str], dict[str, Outcome], set[str], set[str]]:
         """Build the artifacts that the coming runs ask for, each once, those that others use first.
 
-        Returns those that could not be built, and those that are on their way where the launcher does not wait.
+        Runs that ask for none of them go along with the first, so that no worker is idle meanwhile. Returns those
+        runs and their outcomes, the artifacts that could not be built, and those that are on their way where the
+        launcher does not wait.
         """
+        sent: set[str] = set()
+        others: dict[str, Outcome] = {}
         unprepared: set[str] = set()
         awaited: set[str] = set()
         shelf = artifact_nodes.ArtifactStore(self.root, self.fingerprints)
@@ -313,6 +319,11 @@ class Sweep:
         inner = {
             digest(part) for node in missing.values() for part in artifact_nodes.nodes(list(node.values()))
         }
+        free = [
+            job
+            for job in jobs.values()
+            if not any(digest(node) in missing for node in artifact_nodes.nodes(job.config))
+        ]
         for stage in ([k for k in missing if k in inner], [k for k in missing if k not in inner]):
             preparations = [
                 Job(
@@ -325,8 +336,12 @@ class Sweep:
                 for key in stage
             ]
             if preparations:
-                self.board.add("artifacts", preparations)
-                outcomes = self.launcher.launch(preparations, self.settings, self.board)
+                self.board.add(ARTIFACTS, preparations)
+                both = self.launcher.launch([*preparations, *free], self.settings, self.board)
+                outcomes = {job.id: both[job.id] for job in preparations if job.id in both}
+                others |= {job.id: both[job.id] for job in free if job.id in both}
+                sent |= {job.id for job in free}
+                free = []
                 self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
                 unprepared |= {key for key, outcome in outcomes.items() if outcome.status != "done"}
                 self.jobs |= {job.id: job for job in preparations}
@@ -334,7 +349,7 @@ class Sweep:
                     awaited |= {job.id for job in preparations if shelf.find(job.config) is None} - unprepared
             if awaited:
                 break
-        return unprepared, awaited
+        return sent, others, unprepared, awaited
 
     def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
         """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""

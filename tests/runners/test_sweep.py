@@ -278,3 +278,34 @@ def test_options_of_the_command_reach_the_sweep(monkeypatch: pytest.MonkeyPatch)
         ("task.steps", 5),
         ("device", "cuda"),
     ]
+
+
+def test_runs_without_artifacts_do_not_wait_for_them(
+    sweep: Make, paper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiments = """
+plain: {grid: {method: toy/descent, task: toy/bowl, seed: range(2)}}
+prepared: {grid: {method: toy/descent, task: toy/prepared, seed: range(2)}}
+"""
+    made = sweep(paper(experiments))
+    launched: list[list[str]] = []
+    make = made._make_launcher
+
+    def noting() -> Any:
+        launcher = make()
+        launch = launcher.launch
+
+        def note(jobs: Any, *others: Any) -> Any:
+            launched.append([job.label.split()[0] for job in jobs])
+            return launch(jobs, *others)
+
+        launcher.launch = note
+        return launcher
+
+    monkeypatch.setattr(made, "_make_launcher", noting)
+    made.run()
+    assert [calls for calls in launched if calls] == [
+        ["artifact", "plain:", "plain:"],
+        ["prepared:", "prepared:"],
+    ]
+    assert len(made.results) == 4
