@@ -7,7 +7,7 @@
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup list reproduce-all compare report test test-fast lint format lock
+.PHONY: help setup list reproduce-all compare report sync test test-fast lint format lock
 
 PY := .venv/bin/python
 JOBS ?= auto
@@ -34,6 +34,7 @@ help:
 	@echo 'make reproduce-all            every paper, one after the other   [scale=..]'
 	@echo 'make compare kind=<kind>      every method of a kind on its tasks   [tasks=a,b]'
 	@echo 'make report                   rebuild the scoreboard and pages from results/'
+	@echo 'make sync                     upload what tracker=wandb recorded offline   [ARGS=--dry-run]'
 	@echo 'make test | test-fast         all tests | those of about two minutes'
 	@echo 'make lint | format            ruff, mypy, import-linter | ruff format'
 
@@ -85,6 +86,10 @@ compare:
 report:
 	@scripts/setup
 	@$(PY) -m runners.report $(OPTIONS)
+
+sync:
+	@scripts/setup wandb
+	@WANDB_DIR="$${REPRISE_OUTPUTS:-outputs}" $(PY) -m wandb sync --yes $(OPTIONS)
 
 # In parallel first; then, one by one, what needs the machine to itself. Both run even if the first fails. pytest's
 # code 5 (no such test) is no failure of the second. JUNIT=<folder> writes their reports there.

@@ -109,7 +109,7 @@ class Slurm:
         filling: dict[tuple[Any, ...], tuple[list[Job], float]] = {}
         for job in jobs:
             minutes = _minutes(job)
-            needs = self._needs(job)
+            needs = (*self._needs(job), job.artifact)
             if job.id in alone or _ranks(job) > self.ranks_per_node or job.resources.get("exclusive"):
                 chunks.append([job])
                 continue

@@ -3,10 +3,14 @@
 import json
 import random
 import re
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from wandb.proto import wandb_internal_pb2 as pb  # noqa: E402
 from runners import compose, identity, places, yamls  # noqa: E402
 from runners.execute import Executor  # noqa: E402
 from runners.trackers import wandb as tracker  # noqa: E402
-from tests.runners.conftest import numbers  # noqa: E402
+from tests.runners.conftest import HOME, numbers  # noqa: E402
 
 KEY = "0123456789abcdef0123456789abcdef01234567"  # of the form of a key, and no one's
 LABELS = {"paper": "toy", "scale": "smoke", "experiment": "bowl"}
@@ -278,15 +282,34 @@ def files_with(root: Path, text: str) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
+class Failing(BaseHTTPRequestHandler):
+    """Answers everything with an internal error."""
+
+    def do_POST(self) -> None:
+        self.send_error(500)
+
+    do_GET = do_PUT = do_POST  # noqa: N815 (http.server's names)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["refuses", "hangs"])
+@pytest.mark.parametrize("server", ["refuses", "hangs", "answers 500"])
 def test_without_a_server_offline_runs_are_complete(server, outputs, monkeypatch, capsys, request):
-    listener = socket.socket()
-    request.addfinalizer(listener.close)
-    listener.bind(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    if server == "hangs":
-        listener.listen()  # connections are taken, and never answered
+    if server == "answers 500":
+        http_server = HTTPServer(("127.0.0.1", 0), Failing)
+        threading.Thread(target=http_server.serve_forever, daemon=True).start()
+        request.addfinalizer(http_server.server_close)
+        request.addfinalizer(http_server.shutdown)
+        port = http_server.server_port
+    else:
+        listener = socket.socket()
+        request.addfinalizer(listener.close)
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        if server == "hangs":
+            listener.listen()  # connections are taken, and never answered
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
     outcomes = [execute(outputs, bowl(seed), mode="online", finish_seconds=12.0) for seed in range(3)]
@@ -307,6 +330,20 @@ def test_online_without_a_key_does_not_ask(outputs, monkeypatch, capsys):
     assert execute(outputs, bowl(), mode="online").status == "done"
     assert re.fullmatch(r"wandb: .*no API key.*offline instead \(the runs go on\)\n", capsys.readouterr().err)
     assert len(offline(outputs)) == 1
+
+
+def test_make_sync_finds_what_was_recorded_offline(outputs):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    assert execute(outputs, bowl()).status == "done"
+    (run,) = offline(outputs)
+    recipe = ["make", "-n", "sync", "ARGS=--dry-run"]
+    commands = subprocess.run(recipe, cwd=HOME, capture_output=True, text=True, check=True).stdout
+    command = commands.splitlines()[-1].replace(".venv/bin/python", sys.executable)
+    ended = subprocess.run(command, shell=True, cwd=HOME, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "Would sync 1 run" in ended.stderr
+    assert run["run"].run_id in ended.stderr
 
 
 def many_runs(root: Path, count: int) -> tuple[list[int], list[int], list[int]]:
