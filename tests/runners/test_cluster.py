@@ -212,7 +212,7 @@ def profile(tmp_path: Path, monkeypatch: Any) -> Any:
     return path.write_text
 
 
-def test_profile(profile: Any, command: Any, outputs: Path) -> None:
+def test_profile(profile: Any, commands: Path, command: Any, outputs: Path) -> None:
     profile("slurm: {partition: gpu, setup: [module load python], extra: {constraint: h100}, minutes: 20}\n")
     ran = command("runners.cluster", "submit", *TOY, "experiment=bowl", "dry_run=true")
     assert ran.code == 2  # a paper is sent as a whole
@@ -283,7 +283,7 @@ def test_submit_status_cancel(commands: Path, command: Any, outputs: Path, store
     plan = command("runners.cluster", "submit", *TOY, "dry_run=true", "launcher.chunk_minutes=9000")
     assert plan.code == 0, plan.err
     assert not (commands / "batch").exists()
-    assert "2 jobs now, at most" in plan.out  # the race has one of its own
+    assert "3 jobs now, at most" in plan.out  # the race and the artifact have one each
     state = lines(command("runners.cluster", "status", *TOY))
     assert state["bowl"] == "16 not sent"
     assert state["tuned (tuning)"] == "18 not sent"
@@ -293,8 +293,13 @@ def test_submit_status_cancel(commands: Path, command: Any, outputs: Path, store
     sent = command("runners.cluster", "submit", *TOY, "launcher.chunk_minutes=9000")
     assert sent.code == 0, sent.err
     assert "sent 36 runs in 3 jobs; 0 runs on their way already" in sent.out  # the artifact's come later
+    assert set(Ledger(outputs).jobs()) == {
+        "41_0",
+        "41_1",
+        "42",
+    }  # the artifact and what fills a job, as an array
     assert "--requeue" in (commands / "batch").read_text()
-    (commands / "queue").write_text("41 N/A RUNNING\n")
+    (commands / "queue").write_text("41 0 RUNNING\n41 1 PENDING\n")
     again = command("runners.cluster", "submit", *TOY)
     assert "sent 0 runs in 0 jobs; 36 runs on their way already" in again.out
     state = lines(command("runners.cluster", "status", *TOY))
@@ -304,7 +309,7 @@ def test_submit_status_cancel(commands: Path, command: Any, outputs: Path, store
     assert other.out.startswith("0 jobs")
     gone = command("runners.cluster", "cancel", "paper=toy")
     assert gone.out == "3 jobs of toy cancelled\n"
-    assert (commands / "cancelled").read_text() == "--quiet 41 42 43\n"
+    assert (commands / "cancelled").read_text() == "--quiet 41_0 41_1 42\n"
     assert Ledger(outputs).jobs() == {}
 
 
