@@ -125,6 +125,7 @@ def test_a_misspelt_paper_installs_nothing_on_a_fresh_machine(tmp_path: Path) ->
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strict", "outcome"), [("", "skipped"), ("1", "failed")])
 def test_absent_data_skips_by_name_and_fails_where_it_is_required(
     strict: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,9 @@ def test_launchers_and_trackers_fit_their_code(name: str) -> None:
             raise
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "scale", [scale if scale == "smoke" else pytest.param(scale, marks=pytest.mark.slow) for scale in SCALES]
+)
 @pytest.mark.parametrize("slug", options("paper"))
 def test_a_paper_passes_its_check(slug: str, scale: str) -> None:
     from runners.reproduce import group_config

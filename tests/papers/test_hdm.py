@@ -149,6 +149,7 @@ def test_every_data_yaml_is_tested():
     assert {f"{folder.name}/{path.stem}" for folder in folders for path in folder.iterdir()} == set(SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "instances"), [("smoke", 2), ("laptop", 24), ("paper", 30)])
 def test_every_scale_composes(scale, instances):
     expander = Expander(Paper("hdm"), scale)

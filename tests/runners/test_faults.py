@@ -117,6 +117,7 @@ def test_killed_at_any_moment_a_sweep_ends_as_if_undisturbed(
     assert numbers(outputs) == expected
 
 
+@pytest.mark.slow
 def test_two_commands_share_one_sweep(
     fire: tuple[str, ...], start: Start, tmp_path: Path, outputs: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_two_commands_share_one_sweep(
     assert len(workers) > 2, "one of them did everything"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["parent", "group"])
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     fire: tuple[str, ...], start: Start, process: Process, tmp_path: Path, outputs: Path, to: str
@@ -192,6 +194,7 @@ def stopped(ended: SimpleNamespace, reason: str) -> None:
     assert "what is finished is kept" in errors[0]
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_sweep_and_costs_nothing_done(
     fire: tuple[str, ...], process: Process, mount: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_read_only_disk(
     assert (stored.code, stored.out[:13]) == (0, "done (stored)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["outputs", "run", "results"])
 def test_a_file_where_a_folder_should_be(
     fire: tuple[str, ...], process: Process, tmp_path: Path, outputs: Path, what: str

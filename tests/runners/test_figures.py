@@ -93,6 +93,7 @@ def test_file_is_small_plain_and_undated(tmp_path):
     assert ">Gap<" in text  # text stays text: it can be searched and read aloud
 
 
+@pytest.mark.slow
 def test_many_lines_share_their_points(tmp_path):
     frame, curves = case([f"zo/m{i}" for i in range(20)], [f"zo/t{i}" for i in range(8)], 2, np.arange(1000))
     table = draw("gap", CURVES, frame, curves.__getitem__, tmp_path)

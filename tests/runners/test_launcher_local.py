@@ -244,6 +244,7 @@ def test_nothing_is_left_behind(launch: Callable[..., Any], outputs: Path, fresh
     assert not list(outputs.glob("*/*/*/*/claim"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_die_with_their_parent(
     start: Callable[..., Any], tmp_path: Path, sent: signal.Signals, outputs: Path

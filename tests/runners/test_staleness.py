@@ -107,6 +107,7 @@ def test_a_change_is_made_again_exactly_where_it_is_used(edited: Any) -> None:
     assert edited.made() == {}
 
 
+@pytest.mark.slow
 def test_code_that_is_edited_while_a_sweep_runs_is_not_taken_for_what_ran(
     edited: Any, plugin_copy: SimpleNamespace, start: Callable[..., Any], process: Any, tmp_path: Path
 ) -> None:
