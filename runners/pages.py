@@ -256,7 +256,7 @@ def settings_line(settings: Sequence[dict[str, Any]]) -> str:
     names = {
         "paper": "from the paper",
         "official code": "from the official code",
-        "dossier": "from notes on it",
+        "derived": "derived from its statements",
     }
     names |= {"other": "from other sources"}
     parts = [f"{counts[key]} {text}" for key, text in names.items() if counts[key]]

@@ -13,7 +13,7 @@ from runners.compose import check_option
 from runners.errors import ConfigError, nearest
 
 SCALES = ("smoke", "laptop", "paper")
-SOURCES = "Table 5 | official code | dossier | assumed"
+SOURCES = "Table 5 | official code | derived | assumed"
 _PAPER = ("title", "authors", "venue", "arxiv", "openreview", "code", "extras", "about", "experiments", "claims",
           "findings", "figures", "assumptions")  # fmt: skip
 _EXPERIMENT = ("asks", "grid", "settings", "tune", "needs", "scale", "scales")

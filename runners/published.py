@@ -287,9 +287,9 @@ def settings(paper: Paper, scale: Scale | None) -> list[dict[str, Any]]:
 
 
 def origin(source: str) -> str:
-    """Class of a setting's source: ``paper``, ``official code``, ``dossier``, ``assumed`` or ``other``."""
+    """Class of a setting's source: ``paper``, ``official code``, ``derived``, ``assumed`` or ``other``."""
     text = source.lower()
-    for name in ("assumed", "official code", "dossier"):
+    for name in ("assumed", "official code", "derived"):
         if text.startswith(name):
             return name
     return "paper" if re.match(r"(paper|tab|fig|eq|sec|app|alg|thm|theorem|§|lemma|cor)", text) else "other"

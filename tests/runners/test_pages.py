@@ -553,9 +553,9 @@ def test_reported():
 
 
 def test_origin_of_settings():
-    texts = ["Table 5", "Fig. 2", "Eq. 3", "official code", "assumed", "dossier", "the authors' mail"]
+    texts = ["Table 5", "Fig. 2", "Eq. 3", "official code", "assumed", "derived", "the authors' mail"]
     found = [published.origin(text) for text in texts]
-    assert found == ["paper", "paper", "paper", "official code", "assumed", "dossier", "other"]
+    assert found == ["paper", "paper", "paper", "official code", "assumed", "derived", "other"]
 
 
 def test_durations():
