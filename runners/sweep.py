@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runners import artifacts as artifact_nodes
 from runners import build, figure_spec, places, provenance
+from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError, Pending, StoppedEarly, StoreError, nearest
 from runners.estimate import Known
 from runners.execute import Outcome
@@ -23,8 +23,9 @@ from runners.group import check_devices
 from runners.identity import digest
 from runners.launchers import Job, Settings
 from runners.lease import Claims
-from runners.live import ARTIFACTS, Board
+from runners.live import Board
 from runners.paper import Paper, needed
+from runners.preparations import needs, prepare
 from runners.store import Store, write_atomic
 
 
@@ -263,16 +264,19 @@ class Sweep:
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
-        self.jobs |= jobs
-        sent, outcomes, unprepared, awaited = self._prepare(jobs)
+        shelf = ArtifactStore(self.root, self.fingerprints)
+        labels = {"paper": self.paper.slug, "scale": self.scale}
+        prepared = prepare(jobs, shelf, self.launcher, self.settings, self.board, labels)
+        self.artifact_seconds += prepared.seconds
         ready = []
-        for job in [job for job in jobs.values() if job.id not in sent]:
-            needs = {digest(node) for node in artifact_nodes.nodes(job.config)}
-            if lost := needs & unprepared:
+        for job in [job for job in jobs.values() if job.id not in prepared.sent]:
+            asked = needs(job)
+            if lost := asked & prepared.failed:
                 self._give_up(jobs.pop(job.id), f"its artifact {min(lost)} could not be built")
-                del self.jobs[job.id]
-            elif not needs & awaited:
+            elif not asked & prepared.awaited:
                 ready.append(job)
+        self.jobs |= prepared.jobs | jobs
+        outcomes = prepared.outcomes
         if not (self.settings.fail_fast and self.board.failures):
             outcomes |= self.launcher.launch(ready, self.settings, self.board)
         self.failures += self.board.failures
@@ -298,58 +302,6 @@ class Sweep:
         """Record a run that cannot be made."""
         self.store.record_failure(job.config, job.id, "failed", error)
         self.board.ended(job, Outcome(job.id, "failed", error=error))
-
-    def _prepare(self, jobs: dict[str, Job]) -> tuple[set[str], dict[str, Outcome], set[str], set[str]]:
-        """Build the artifacts that the coming runs ask for, each once, those that others use first.
-
-        Runs that ask for none of them go along with the first, so that no worker is idle meanwhile. Returns those
-        runs and their outcomes, the artifacts that could not be built, and those that are on their way where the
-        launcher does not wait.
-        """
-        sent: set[str] = set()
-        others: dict[str, Outcome] = {}
-        unprepared: set[str] = set()
-        awaited: set[str] = set()
-        shelf = artifact_nodes.ArtifactStore(self.root, self.fingerprints)
-        wanted: dict[str, dict[str, Any]] = {}
-        for job in jobs.values():
-            for node in artifact_nodes.nodes(job.config):
-                wanted.setdefault(digest(node), node)
-        missing = {key: node for key, node in wanted.items() if shelf.find(node) is None}
-        inner = {
-            digest(part) for node in missing.values() for part in artifact_nodes.nodes(list(node.values()))
-        }
-        free = [
-            job
-            for job in jobs.values()
-            if not any(digest(node) in missing for node in artifact_nodes.nodes(job.config))
-        ]
-        for stage in ([k for k in missing if k in inner], [k for k in missing if k not in inner]):
-            preparations = [
-                Job(
-                    key,
-                    missing[key],
-                    label=f"artifact {missing[key]['_target_']}",
-                    labels={"paper": self.paper.slug, "scale": self.scale},
-                    artifact=True,
-                )
-                for key in stage
-            ]
-            if preparations:
-                self.board.add(ARTIFACTS, preparations)
-                both = self.launcher.launch([*preparations, *free], self.settings, self.board)
-                outcomes = {job.id: both[job.id] for job in preparations if job.id in both}
-                others |= {job.id: both[job.id] for job in free if job.id in both}
-                sent |= {job.id for job in free}
-                free = []
-                self.artifact_seconds += sum(outcome.seconds for outcome in outcomes.values())
-                unprepared |= {key for key, outcome in outcomes.items() if outcome.status != "done"}
-                self.jobs |= {job.id: job for job in preparations}
-                if not getattr(self.launcher, "wait", True):
-                    awaited |= {job.id for job in preparations if shelf.find(job.config) is None} - unprepared
-            if awaited:
-                break
-        return sent, others, unprepared, awaited
 
     def _score(self, cell: Cell, rule: dict[str, Any]) -> float:
         """A tuning run's mark; what never happened counts as ``censored``, else as the worst there is."""
