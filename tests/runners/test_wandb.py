@@ -337,7 +337,7 @@ def test_make_sync_finds_what_was_recorded_offline(outputs):
         pytest.skip("make is not installed")
     assert execute(outputs, bowl()).status == "done"
     (run,) = offline(outputs)
-    recipe = ["make", "-n", "sync", "ARGS=--dry-run"]
+    recipe = ["make", "--no-print-directory", "-n", "sync", "ARGS=--dry-run"]
     commands = subprocess.run(recipe, cwd=HOME, capture_output=True, text=True, check=True).stdout
     command = commands.splitlines()[-1].replace(".venv/bin/python", sys.executable)
     ended = subprocess.run(command, shell=True, cwd=HOME, capture_output=True, text=True)
