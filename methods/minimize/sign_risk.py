@@ -123,7 +123,7 @@ def sgd_risk_ode(
 
 
 def matched_sgd_ode(K: ArrayLike, v0: ArrayLike, lr: Rate, noise: Noise | None = None) -> Risk:
-    """Risk of SGD with the rate `matched_rate` and gradient noise π²/4 times its own: for K = I and Gaussian label noise
+    """Risk of SGD with the rate `matched_rate`, gradient noise π²/4 times its own: for K = I and Gaussian label noise
     the equation of signSGD, written as one of SGD.
 
     Args, raises: as `sgd_risk_ode`, with η for lr.
@@ -322,9 +322,7 @@ class _Solution:
 
         # The scale of a mode is an even share of the risk: smaller modes need no digits of their own.
         atol = 1e-9 * max(float(self._start.mean()), FLOOR)
-        done = solve_ivp(
-            slope, (0.0, grid[-1]), self._start.ravel(), "RK45", grid, rtol=1e-8, atol=atol
-        )
+        done = solve_ivp(slope, (0.0, grid[-1]), self._start.ravel(), "RK45", grid, rtol=1e-8, atol=atol)
         if not done.success:
             raise ArithmeticError(f"the risk's equation has no solution up to t = {grid[-1]}: {done.message}")
         return done.y.reshape(*shape, -1).sum(1)
@@ -346,7 +344,11 @@ def _linear(rates: np.ndarray, source: np.ndarray, start: np.ndarray) -> Risk:
 def check_covariance(K: ArrayLike) -> np.ndarray:
     """K as an array, [d] where it is diagonal, else [d, d]; raises `ValueError`."""
     matrix = np.asarray(K, dtype=float)
-    if matrix.ndim not in (1, 2) or not matrix.size or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
+    if (
+        matrix.ndim not in (1, 2)
+        or not matrix.size
+        or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1])
+    ):
         raise ValueError(f"K has shape {matrix.shape}: [d, d], or its diagonal [d], is expected")
     diagonal = _diagonal(matrix)
     if not (np.isfinite(matrix).all() and (diagonal > 0).all()):

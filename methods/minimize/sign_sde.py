@@ -74,7 +74,9 @@ def simulate_sde(
             R = np.maximum(0.5 * np.einsum("pi,pi->p", v, Kv), FLOOR)
             rate = eta(step * dt, R) * np.ones_like(R)
             normal = np.stack([generator.standard_normal(d) for generator in rngs])
-            brownian = math.sqrt(2 * dt / (math.pi * d)) * (normal * factor if factor.ndim == 1 else normal @ factor.T)
+            brownian = math.sqrt(2 * dt / (math.pi * d)) * (
+                normal * factor if factor.ndim == 1 else normal @ factor.T
+            )
             v += rate[:, None] * (brownian - dt * (law.phi(R) / np.sqrt(2 * R))[:, None] * Kv / scale)
         done = int(wanted)
         risks[:, column] = 0.5 * np.einsum("pi,pi->p", v, v * K if K.ndim == 1 else v @ K)

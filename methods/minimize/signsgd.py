@@ -73,7 +73,7 @@ class SignSGD(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "maximize": maximize})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update; returns what the closure, if there is one, does."""
         loss = None
         if closure is not None:

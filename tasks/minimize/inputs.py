@@ -26,7 +26,7 @@ class GaussianInputs:
 
     Args:
         dim: d.
-        spectrum: eigenvalues of K: "linear", evenly spaced from `low` to `high`; "log", the same on a log scale; "power",
+        spectrum: eigenvalues of K: "linear", evenly from `low` to `high`; "log", the same on a log scale; "power",
             i^-`exponent` for i = 1..d.
         low, high, exponent: of the spectrum.
         rotated: eigenvectors are uniform (Haar) instead of the coordinates.

@@ -20,11 +20,11 @@ class OnePass:
 
     Repeat i draws θ* ~ N(0, I/d), inputs and noise from generators of its own. The optimizer gets the gradient
     (⟨x, θ⟩ - y) x of each repeat; it must treat coordinates alike, as all repeats are rows of one parameter [R, d].
-    Hyperparameters may be in terms of d ("0.7/d"). The risk is R = ½ (θ - θ*)ᵀK(θ - θ*), time is steps over d, and lr of
+    Hyperparameters may be in terms of d ("0.7/d"). The risk is R = ½ (θ - θ*)ᵀK(θ - θ*), time is steps over d, lr of
     the theories is d times that of the optimizer.
 
     Rows (unit `repeat`):
-        error_<name>: largest |R - theory| at times 0, 1, 2, ...; relative_error_<name>: over the theory's largest there.
+        error_<name>: largest |R - theory| at times 0, 1, 2, ...; relative_error_<name>: over the largest theory.
         initial_risk, final_risk; growth, final over initial; peak, largest recorded over initial.
         ode_growth: of the theory `ode`, if there is one.
         average_risk: mean of the recorded risks from time `average_from` on; limit_risk: what `limit` says of it.
@@ -130,8 +130,7 @@ class OnePass:
             "growth": risks[:, -1] / risks[:, 0],
             "peak": risks.max(1) / risks[:, 0],
         }
-        whole = np.isclose(times, np.rint(times), atol=0.5 / self.inputs.dim)
-        whole &= np.diff(np.rint(times), prepend=-1) > 0  # one record for each whole time
+        whole = [int(np.abs(times - t).argmin()) for t in range(self.horizon + 1)]
         for name, curve in curves.items():
             error = np.abs(risks - curve)[:, whole].max(1)
             columns[f"error_{name}"] = error
@@ -146,7 +145,7 @@ class OnePass:
 class SignMoments:
     """Second moments of an optimizer's first steps on least squares against the covariance that theory names.
 
-    With steps ∓lr·sign(x) the second moment of the steps over lr² is E sign(x) sign(x)ᵀ = (2/π) arcsin(K_ij / √(K_ii K_jj)).
+    With steps ∓lr·sign(x), their second moment over lr² is E sign(x) sign(x)ᵀ = (2/π) arcsin(K_ij / √(K_ii K_jj)).
 
     Summary: largest_z, the largest distance over entries above the diagonal between the mean over `samples` steps and
     theory, in standard errors of the mean (from the theory's variance 1 - m² of a product of two signs with mean m);
@@ -173,10 +172,10 @@ class SignMoments:
         for first in run.track(range(0, self.samples, self.batch), total=-(-self.samples // self.batch)):
             n = min(self.batch, self.samples - first)
             theta = torch.zeros(n, d, dtype=torch.float64)
-            optimizer = bind(method, d=float(d))([theta])
+            optimizer: Any = bind(method, d=float(d))([theta])
             theta.grad = torch.from_numpy(draw(n) * labels.standard_normal((n, 1)))
             optimizer.step()
-            moves = theta / float(optimizer.param_groups[0]["lr"])  # type: ignore[attr-defined]
+            moves = theta / float(optimizer.param_groups[0]["lr"])
             total += moves.T @ moves
         moment, expected = (total / self.samples).numpy(), 2 / np.pi * self.theory(K)
         above = np.triu_indices(d, 1)

@@ -113,7 +113,15 @@ def test_phi_is_the_integral_that_defines_it(noise, risk):
     def integrand(z):  # ε = width z
         return law.pdf(width * z) * width * math.exp(-z * z)
 
-    half = quad(integrand, 0, 9, epsabs=1e-13, epsrel=1e-12, limit=500, points=[1.3 / width] if 1.3 / width < 9 else None)
+    half = quad(
+        integrand,
+        0,
+        9,
+        epsabs=1e-13,
+        epsrel=1e-12,
+        limit=500,
+        points=[1.3 / width] if 1.3 / width < 9 else None,
+    )
     assert float(noise.phi(risk)) == pytest.approx(2 / math.pi * 2 * half[0], rel=1e-8)
 
 
@@ -128,7 +136,9 @@ def test_phi_rises_from_0_to_its_bound_and_samples_have_the_law(noise):
     assert draws.shape == (400, 50)
     mean = np.exp(-(draws**2) / 4).mean()
     assert float(noise.phi(1.0)) == pytest.approx(2 / math.pi * mean, abs=0.01)
-    if math.isfinite(noise.variance) and noise != StudentT(2.1, 0.9):  # whose sample variance converges too slowly
+    if math.isfinite(noise.variance) and noise != StudentT(
+        2.1, 0.9
+    ):  # whose sample variance converges too slowly
         assert draws.var() == pytest.approx(noise.variance, rel=0.1)
 
 
@@ -272,7 +282,11 @@ test_two_thousand_dimensions_take_seconds = pytest.mark.slow(test_two_thousand_d
     ],
 )
 def test_bad_input_is_one_line(arguments, message):
-    for function in (risk_ode, sgd_risk_ode, lambda *a: simulate_sde(*a, times=[1.0], rng=np.random.default_rng(0))):
+    for function in (
+        risk_ode,
+        sgd_risk_ode,
+        lambda *a: simulate_sde(*a, times=[1.0], rng=np.random.default_rng(0)),
+    ):
         with pytest.raises(ValueError, match=message):
             function(*arguments)
 
@@ -299,7 +313,11 @@ def test_one_step_of_the_sde_by_hand():
     v, eta, dt = np.array([0.3, 0.1]), 0.7, 0.01
     R = v @ K @ v / 2
     normal = np.linalg.cholesky(sign_covariance(K)) @ [1.0, -2.0]
-    v = v - eta * 2 / math.pi / math.sqrt(2 * R) * K @ v * dt + eta * math.sqrt(2 * dt / (math.pi * 2)) * normal
+    v = (
+        v
+        - eta * 2 / math.pi / math.sqrt(2 * R) * K @ v * dt
+        + eta * math.sqrt(2 * dt / (math.pi * 2)) * normal
+    )
     (risk,) = simulate_sde(K, [0.3, 0.1], eta, times=[dt], rng=Fixed(), dt=dt)
     assert risk == pytest.approx(v @ K @ v / 2, rel=1e-12)
 
@@ -309,7 +327,9 @@ def test_one_step_of_the_sde_by_hand():
 def test_paths_do_not_depend_on_each_other_and_their_mean_is_the_ode(K, covariance):
     v0, times = np.full(60, 0.13), [0.5, 1.0]
     options = {"times": times, "dt": 0.02, "covariance": covariance}
-    paths = simulate_sde(K, v0, 0.7, Gaussian(0.5), rng=[np.random.default_rng(i) for i in range(100)], **options)
+    paths = simulate_sde(
+        K, v0, 0.7, Gaussian(0.5), rng=[np.random.default_rng(i) for i in range(100)], **options
+    )
     alone = simulate_sde(K, v0, 0.7, Gaussian(0.5), rng=np.random.default_rng(7), **options)
     assert alone == pytest.approx(paths[7], rel=1e-12)
     ode = risk_ode(K, v0, 0.7, Gaussian(0.5), covariance=covariance)(times)

@@ -147,7 +147,9 @@ def test_moments_of_signs():
     assert run.summaries["largest_z"] < 5
     assert run.summaries["diagonal_error"] < 1e-9
     wrong = FakeRun()
-    SignMoments(linear(8, rotated=True), lambda K: math.pi / 2 * np.eye(8), samples=20_000).evaluate(SIGN, wrong)
+    SignMoments(linear(8, rotated=True), lambda K: math.pi / 2 * np.eye(8), samples=20_000).evaluate(
+        SIGN, wrong
+    )
     assert wrong.summaries["largest_z"] > 5
 
 
@@ -164,12 +166,14 @@ def test_two_theories_side_by_side():
 def test_where_a_theory_ends():
     run = FakeRun()
     RiskLimit(linear(20), StudentT(2.1), 60.0).evaluate(functools.partial(risk_ode, lr=0.7), run)
-    assert run.summaries["limit"] == pytest.approx(stationary_risk(linear(20).eigenvalues, 0.7, StudentT(2.1)), rel=1e-3)
+    assert run.summaries["limit"] == pytest.approx(
+        stationary_risk(linear(20).eigenvalues, 0.7, StudentT(2.1)), rel=1e-3
+    )
     assert run.summaries["change"] < 1e-3
 
 
 def test_the_best_time_of_a_grid():
-    """For K = I signSGD's risk decays like exp(-(4c/π - c²) t), fastest at c = 2/π, and SGD's like exp(-(2γ - γ²) t)."""
+    """For K = I signSGD's risk decays like exp(-(4c/π - c²) t), fastest at 2/π, and SGD's like exp(-(2γ - γ²) t)."""
     for method, rates, rate in (
         (scheduled_risk, (0.02, 20.0, 301), 4 / math.pi**2),
         (sgd_scheduled_risk, (0.02, 200.0, 401), 1.0),
@@ -186,7 +190,9 @@ def test_the_best_time_of_a_grid():
 def test_a_target_that_is_never_reached_is_missing():
     assert first_time(np.array([0.0, 1.0]), np.array([1.0, 0.5]), 0.1) == math.inf
     run = FakeRun()
-    TimeToTarget(GaussianInputs(5), (1e-6, 2e-6, 2), [1], draws=1, longest=1.0).evaluate(sgd_scheduled_risk, run)
+    TimeToTarget(GaussianInputs(5), (1e-6, 2e-6, 2), [1], draws=1, longest=1.0).evaluate(
+        sgd_scheduled_risk, run
+    )
     assert run.tables["draw"]["time_1"].isna().all()
 
 
