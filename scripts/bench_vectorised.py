@@ -7,6 +7,7 @@ scaled up). Both give the same numbers, bit for bit; the script checks it. Other
 """
 
 # ruff: noqa: E402 (thread counts and the search path come before the libraries)
+import math
 import os
 import sys
 import time
@@ -30,7 +31,7 @@ def report(label: str, together: float, alone: float) -> None:
 
 
 def gs_poweropt() -> None:
-    """Tables 1 and 2 of GS-PowerOpt: 100 repeats of one grid point of each method."""
+    """Tables 1 and 2 of GS-PowerOpt: 100 repeats of one grid point of each method, and the whole grids from those."""
     from methods.common.zeroth_order import ZerothOrder
     from methods.zeroth_order.gs_poweropt import GSPowerOpt
     from methods.zeroth_order.slgh import SLGH
@@ -39,21 +40,23 @@ def gs_poweropt() -> None:
     from tasks.zeroth_order import functions
 
     methods = {
-        "EPGS": partial(GSPowerOpt, N=2.0, decay_steps=1000),
-        "PGS": partial(GSPowerOpt, variant="pgs", N=5, shift=12000.0, nonpositive="power", decay_steps=5000),
-        "STD homotopy": partial(STDHomotopy, shift=22.7),
-        "SLGH_d": partial(SLGH, lr=1e-4, eta=0.001),
-        "SLGH_r": partial(SLGH, lr=1e-4),
-        "ZO-AdaMM": partial(ZOAdaMM, lr=0.1, mu=1.0, amsgrad=True, direction="radial", decay_steps=1000),
-        "ZO-SGD": partial(
+        "epgs": partial(GSPowerOpt, N=2.0, decay_steps=1000),
+        "pgs": partial(GSPowerOpt, variant="pgs", N=5, shift=12000.0, nonpositive="power", decay_steps=5000),
+        "std_homotopy": partial(STDHomotopy, shift=22.7),
+        "slgh_d": partial(SLGH, lr=1e-4, eta=0.001),
+        "slgh_r": partial(SLGH, lr=1e-4),
+        "zo_adamm_decaying": partial(
+            ZOAdaMM, lr=0.1, mu=1.0, amsgrad=True, direction="radial", decay_steps=1000
+        ),
+        "zo_sgd_decaying": partial(
             ZerothOrder, rule=torch.optim.SGD, lr=1e-4, mu=1.0, direction="radial", decay_steps=1000
         ),
     }
-    repeats, sample, steps = 100, 3, 100
+    repeats, sample, steps, grids = 100, 3, 100, _grid_sizes()
     for table, samples, task in (("Table 1", 10, "global_ackley"), ("Table 2", 100, "global_rosenbrock")):
         node = yaml.safe_load((HOME / f"conf/task/zeroth_order/{task}.yaml").read_text())
         function = getattr(functions, node["function"]["_target_"].rpartition(".")[2])
-        scale = node["steps"] / steps
+        scale, sums = node["steps"] / steps, [0.0, 0.0]
         center = torch.tensor(node["center"], dtype=torch.float64).expand(2)
 
         def search(
@@ -69,19 +72,32 @@ def gs_poweropt() -> None:
                 optimizer.step(batched=function)
             return x.detach()
 
-        for label, make in methods.items():
+        for name, make in methods.items():
             search(make, range(1))  # libraries load
             begin = time.process_time()
             together = search(make, range(repeats))
             middle = time.process_time()
             single = torch.cat([search(make, range(i, i + 1)) for i in range(sample)])
             end = time.process_time()
-            assert torch.equal(single.nan_to_num(), together[:sample].nan_to_num()), label
-            report(
-                f"{table}, {label}, {repeats} repeats",
-                scale * (middle - begin),
-                scale * (end - middle) * repeats / sample,
-            )
+            assert torch.equal(single.nan_to_num(), together[:sample].nan_to_num()), name
+            costs = scale * (middle - begin), scale * (end - middle) * repeats / sample
+            report(f"{table}, {name}, {repeats} repeats", *costs)
+            for i, cost in enumerate(costs):
+                sums[i] += cost * grids[name, task]
+        points = sum(size for (name, where), size in grids.items() if name in methods and where == task)
+        report(f"{table}, its {points} grid points", *sums)
+
+
+def _grid_sizes() -> dict[tuple[str, str], int]:
+    """Grid points of each method and task in the paper's tables."""
+    paper = yaml.safe_load((HOME / "conf/paper/gs_poweropt.yaml").read_text())
+    sizes = {}
+    for rule in paper["experiments"]["tables"]["tune"]:
+        names = rule["when"]["method"]
+        for name in names if isinstance(names, list) else [names]:
+            place = name.rpartition("/")[2], rule["when"]["task"].rpartition("/")[2]
+            sizes[place] = math.prod(len(values) for values in rule["grid"].values())
+    return sizes
 
 
 BENCHES = {"gs_poweropt": gs_poweropt}

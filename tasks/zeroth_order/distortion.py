@@ -30,17 +30,21 @@ class DistortionLoss:
     ) -> None:
         self.model, self.images, self.targets = model, images, targets
         self.kappa, self.penalty = kappa, penalty
-        self.others = [[j for j in range(10) if j != target] for target in targets]
+        # added to the logits: nothing but the target class is out of the running for the largest other one
+        self.out = torch.zeros(len(targets), 1, 10, device=images.device, dtype=images.dtype)
+        self.place = torch.tensor(targets, device=images.device).reshape(-1, 1, 1)
+        self.out.scatter_(2, self.place, -torch.inf)
 
     @torch.no_grad()
     def margins(self, points: Tensor) -> Tensor:
         """How far each changed image is from its target class, [R, n] of points [R, n, d]; at most kappa: it is taken
         for it."""
-        found = []
-        for image, own, target, others in zip(self.images, points, self.targets, self.others, strict=True):
-            logits = self.model(image + own.to(image.dtype).view(-1, *image.shape))
-            found.append(logits[:, others].amax(-1) - logits[:, target])
-        return torch.stack(found).to(points.dtype)
+        changed = self.images.unsqueeze(1) + points.to(self.images.dtype).view(
+            *points.shape[:2], *self.images.shape[1:]
+        )
+        logits = torch.stack([self.model(own) for own in changed])
+        own = logits.gather(2, self.place.expand(-1, logits.shape[1], 1)).squeeze(2)
+        return ((logits + self.out).amax(2) - own).to(points.dtype)
 
     def __call__(self, points: Tensor) -> Tensor:
         """Losses, [R, n]."""

@@ -39,7 +39,7 @@ def tuning(experiment):
     for cell, candidate, rule in Expander(Paper("gs_poweropt"), "laptop").tuning(experiment):
         key = tuple(str(cell.coordinates[name]).rsplit("/", 1)[-1] for name in ("method", "task"))
         grids.setdefault(key, []).append(candidate)
-        assert rule["seeds"] == ([1] if experiment == "attack" else [100])
+        assert rule["seeds"] == ([1] if experiment.startswith("attack") else [100])
     return grids
 
 
@@ -156,6 +156,24 @@ def test_tuned_images_and_judged_images_differ():
             assert config["task"]["images"] * 2 <= (360 if scale == "laptop" else 10_000)
     sizes = {len(grid) for grid in tuning("attack").values()}
     assert sizes == {4}  # the same budget for each
+
+
+def test_the_attack_with_the_official_learning_rates():
+    rates = {"epgs": 0.1, "std_homotopy": 0.5, "slgh_d": 1e-4, "slgh_r": 1e-4}
+    rates |= {"zo_adamm_decaying": 0.1, "zo_sgd_decaying": 1e-4}
+    for method, rate in rates.items():
+        (config,) = found("attack_official", method=method)
+        assert config["method"]["lr"] == rate
+        assert (config["task"]["images"], config["seed"]) == (20, 0)
+
+
+def test_the_wider_tuning_of_the_attack_holds_the_narrow_one_of_all_others():
+    narrow, wide = tuning("attack"), tuning("attack_wide")
+    for (method, _), grid in wide.items():
+        if method == "epgs":
+            assert len(grid) == 12
+        else:
+            assert grid == narrow[method, "distortion_digits"]
 
 
 def test_eta_is_a_tenth_over_the_dimension():
