@@ -1,36 +1,32 @@
-"""How a method that takes one component of a finite sum at a time is examined: many random orders at once."""
+"""How a method that takes one component of a finite sum at a time is examined: many random orders at once.
+
+A method of this interface has four slots:
+
+=============  =================================================================================================
+``sampler``    ``sampler(range(n))``, with ``generator=`` if the order is random, iterates over one epoch: an index
+               for each step, or a list of indices for a step with their mean gradient
+``optimizer``  ``optimizer(params, lr=schedule, prox=terms)`` is stepped once `.grad` is set; terms: name -> value of
+               the parts of ψ, see `Problem`
+``step``       ``step(n=, G=, D=, mu=)`` is the schedule, a function of the step t = 1, 2, ...
+``average``    ``average(params, window=, total=)`` has ``update()``, called after every step, and ``value()``
+=============  =================================================================================================
+"""
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tasks.minimize import shuffling_rates
-from tasks.minimize.interface import Optimizer
 from tasks.run import Run
+
+Method = Mapping[str, Callable[..., Any]]
 
 REPLICATE_COLUMNS = ("error", "suffix", "uniform", "half")
 ROUNDING = 1e-7  # errors are negative by no more than what the least value is uncertain by
-
-
-class Method(TypedDict):
-    """What a method of this interface offers.
-
-    Attributes:
-        sampler: ``sampler(range(n))``, with ``generator=`` if the order is random, iterates over one epoch: an index
-            for each step, or a list of indices for a step with their mean gradient.
-        optimizer: ``optimizer(params, lr=schedule, prox=terms)``; terms: name -> value of the parts of ψ.
-        step: ``step(n=, G=, D=, mu=)`` is the schedule, a function of the step t = 1, 2, ...
-        average: ``average(params, window=, total=)`` has `update()`, called after every step, and `value()`.
-    """
-
-    sampler: Callable[..., Iterable[Any]]
-    optimizer: Callable[..., Optimizer]
-    step: Callable[..., Callable[[int], float]]
-    average: Callable[..., Any]
 
 
 class Problem(Protocol):
