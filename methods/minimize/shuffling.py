@@ -160,7 +160,9 @@ class ProximalSGD(torch.optim.Optimizer):
         if not first > 0:
             raise ValueError(f"lr={first}: expected a step > 0")
         if prox is not None and not isinstance(prox, Mapping) and not callable(prox):
-            raise TypeError(f"prox is a {type(prox).__name__}: expected a function prox(x, step), terms or None")
+            raise TypeError(
+                f"prox is a {type(prox).__name__}: expected a function prox(x, step), terms or None"
+            )
         self._prox = closed_form(prox) if isinstance(prox, Mapping) else prox
         super().__init__(params, {"lr": first, "steps": 0})
 
