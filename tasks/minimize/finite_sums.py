@@ -1,5 +1,6 @@
 """Finite sums of nonsmooth convex functions whose constants and least values are known."""
 
+import math
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -51,16 +52,23 @@ class LinearModel:
             of φ is taken.
         regularizer: ψ: any of `l1`, `l2_squared` and `ball` with their weight or radius.
         minimizers: x*, (S, dim), all at the same distance from 0.
+        G: mean Lipschitz constant; None: the mean of ‖a_i‖ over all rows.
     """
 
     def __init__(
-        self, A: np.ndarray, b: np.ndarray, loss: str, regularizer: dict[str, float], minimizers: np.ndarray
+        self,
+        A: np.ndarray,
+        b: np.ndarray,
+        loss: str,
+        regularizer: dict[str, float],
+        minimizers: np.ndarray,
+        G: float | None = None,
     ) -> None:
         models, self.n, self.dim = A.shape
         self.A, self.b = torch.from_numpy(A), torch.from_numpy(b)
         self.loss, self.regularizer = loss, regularizer
         self.mu = regularizer.get("l2_squared", 0.0)
-        self.G = float(np.linalg.norm(A, axis=-1).mean())
+        self.G = float(np.linalg.norm(A, axis=-1).mean()) if G is None else G
         self.D = float(np.linalg.norm(minimizers, axis=-1).mean())
         self.start = torch.zeros(self.dim, dtype=torch.float64)
         # Rows of all models one after another: the i-th of model s is row s n + i.
@@ -113,7 +121,7 @@ class LeastAbsoluteDeviations(Shuffled):
 
     The a_i and x° are standard normal, b_i = a_iᵀx° plus Laplace noise; rows with noise >= 0 come first, so that the
     given order is a bad one. The b_i and with them x are then scaled so that the minimizer is at distance 1, which
-    changes no error over G D.
+    changes no error over G D. G is the expected ‖a_i‖.
 
     Args:
         n, dim: rows and coordinates.
@@ -155,7 +163,9 @@ class LeastAbsoluteDeviations(Shuffled):
             b[i] /= distance
             minimizers[i] /= distance
         terms = {"none": {}, "l1": {"l1": weight}, "ball": {"ball": 1.0}}[self.regularizer]
-        return LinearModel(A, b, "absolute", terms, minimizers)
+        # The expected ‖a_i‖, so that a replicate does not depend on the others by a mean over all rows.
+        G = math.sqrt(2) * math.exp(math.lgamma((self.dim + 1) / 2) - math.lgamma(self.dim / 2))
+        return LinearModel(A, b, "absolute", terms, minimizers, G)
 
 
 class LinearClassifier(Shuffled):
@@ -208,10 +218,8 @@ def least_deviations(A: np.ndarray, b: np.ndarray, weight: float = 0.0) -> np.nd
         found = linprog(b, A_eq=A.T, b_eq=np.zeros(dim), bounds=bounds, method="highs")
     if not found.success:
         raise RuntimeError(f"the linear program was not solved: {found.message}")
-    if weight:
-        x = found.ineqlin.marginals[:dim] - found.ineqlin.marginals[dim:]
-    else:
-        x = found.eqlin.marginals
+    pulls = found.ineqlin.marginals if weight else np.append(found.eqlin.marginals, np.zeros(dim))
+    x = pulls[:dim] - pulls[dim:]
     primal = np.abs(A @ x - b).mean() + weight * np.abs(x).sum()
     if abs(primal + found.fun) > 1e-8 * primal:
         raise RuntimeError(f"the linear program was solved up to a gap of {primal + found.fun:g} only")
