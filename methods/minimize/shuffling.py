@@ -167,7 +167,7 @@ class ProximalSGD(torch.optim.Optimizer):
         super().__init__(params, {"lr": first, "steps": 0})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One component; returns what the closure does. Parameters without a gradient stay."""
         loss = None
         if closure is not None:

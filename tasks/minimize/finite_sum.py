@@ -95,7 +95,7 @@ class Shuffled:
     def evaluate(self, method: Method, run: Run) -> None:
         """Run all replicates side by side."""
         problem = self.problem(run)
-        constants = {"n": problem.n, "G": problem.G, "D": problem.D, "mu": problem.mu}
+        constants: dict[str, Any] = {"n": problem.n, "G": problem.G, "D": problem.D, "mu": problem.mu}
         makes = method["sampler"]
         if "generator" in inspect.signature(makes).parameters:
             generators = [run.generator("order", i) for i in range(self.repeats)]
@@ -134,7 +134,7 @@ class Shuffled:
         self._record(found, constants, run)
         run.summary(**constants, steps=steps)
 
-    def _record(self, found: dict[str, list[np.ndarray]], constants: dict[str, float], run: Run) -> None:
+    def _record(self, found: dict[str, list[np.ndarray]], constants: dict[str, Any], run: Run) -> None:
         means: dict[str, float | None] = {}
         for j, epochs in enumerate(self.epochs):
             # One trajectory of a method without randomness is every replicate's.
