@@ -68,7 +68,10 @@ def draw(
     at = f"figure {figure_id}"
     title = str(spec.get("title") or "")
     path = Path(out) / f"{figure_id}.svg"
-    frame = select(frame, spec.get("where") or {}, at)
+    where = spec.get("where") or {}
+    of_rows = "_target_" not in spec and spec.get("unit", "seed") != "seed"
+    # Columns that only the rows have are looked at there.
+    frame = select(frame, {k: v for k, v in where.items() if k in frame or not of_rows}, at)
     order = list(dict.fromkeys([*methods, *(frame["method"].astype(str) if "method" in frame else ())]))
     if "_target_" in spec:
         return _custom(figure_id, spec, frame, curves, rows, order, path)
@@ -77,10 +80,10 @@ def draw(
     if kind == "curves":
         lines = curve_lines(at, spec, frame, curves)
     else:
-        if spec.get("unit", "seed") != "seed":
+        if of_rows:
             if rows is None:
                 raise ConfigError(f"{at}: 'unit: {spec['unit']}' needs rows, and this figure is given none")
-            frame = select(rows(spec["unit"]), spec.get("where") or {}, at)
+            frame = select(rows(spec["unit"]), where, at)
         lines = {"bars": bars, "scatter": scatter, "profile": profile}[kind](at, spec, frame, curves)
     labels = names([line.line for line in lines], spec)
     looks = line_looks(list(labels), order)

@@ -218,6 +218,11 @@ def test_bars_of_rows_and_of_measures(tmp_path):
     table = draw("r", spec, frame, curves.__getitem__, tmp_path, rows=lambda unit: rows)
     assert table.iloc[0]["center"] == 0.75
     assert table.iloc[0]["n"] == 4
+    some = spec | {"where": {"i": [0, 1]}}  # a column that only the rows have
+    table = draw("s", some, frame, curves.__getitem__, tmp_path, rows=lambda unit: rows)
+    assert (table.iloc[0]["center"], table.iloc[0]["n"]) == (0.5, 2)
+    with pytest.raises(ConfigError, match="where: unknown column 'j'"):
+        draw("s", spec | {"where": {"j": 0}}, frame, curves.__getitem__, tmp_path, rows=lambda unit: rows)
     measured = {"kind": "bars", "y": {"_target_": "tests.runners.test_figures.first_gap"}}
     table = draw("m", measured, frame, curves.__getitem__, tmp_path)
     assert table.iloc[0]["center"] == pytest.approx(np.mean(np.exp(np.arange(5) / 10)))
