@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -67,7 +67,7 @@ def neighbours(
     """
     if len(points[0].x) == 1:
         order = sorted(range(len(points)), key=lambda i: points[i].x)
-        pairs = list(zip(order, order[1:], strict=False))
+        pairs = list(pairwise(order))
         return [(i, j) if points[i].index else (j, i) for i, j in pairs]
     assert hess is not None
     found: dict[tuple[int, int], None] = {}

@@ -44,7 +44,7 @@ class Gaussian:
         return draws
 
     def momentum(self, slope: float) -> float:
-        """p > 0 with log E exp(-p Z) = p slope, the cost of climbing a slope > 0 by a unit of length: 2 slope / std²."""
+        """p > 0 with log E exp(-p Z) = p slope, the cost of a unit of length up a slope > 0: 2 slope / std²."""
         return 2 * slope / self.std**2 if self.std else math.inf
 
 

@@ -71,9 +71,12 @@ def energy(graph: Graph[V], start: V, target: V | Collection[V]) -> float:
     of a sum and of a product are the largest and the sum of the terms' exponents: O(n³) operations.
 
     Args:
-        graph: (i, j) -> cost, as `transition_graph` gives it; an absent or infinite cost is no edge.
+        graph: (i, j) -> cost, as `transition_graph` gives it.
         start: a vertex.
         target: a vertex, or a list or set of them.
+
+    Returns:
+        E >= 0; infinite where an infinite cost, or a place without a way out, keeps SGD away for ever.
 
     Raises:
         ValueError: the start is no vertex; the target has no basin, as it holds no vertex or no edge leads there from
@@ -87,19 +90,19 @@ def energy(graph: Graph[V], start: V, target: V | Collection[V]) -> float:
     goal, sink = _goal(graph, target), object()
     if start in goal:
         return 0.0
-    cost: dict[Any, dict[Any, float]] = {}
-    for (i, j), value in graph.items():
-        if i not in goal and i != j and math.isfinite(value):
-            end = sink if j in goal else j
-            row = cost.setdefault(i, {})
-            row[end] = min(value, row.get(end, math.inf))
-    ways = _reachable(cost, start)
     if start not in {name for pair in graph for name in pair}:
         raise ValueError(f"start {start!r} is no vertex of the graph")
-    if sink not in ways:
+    everything: dict[Any, dict[Any, float]] = {}
+    for (i, j), value in graph.items():
+        if i not in goal and i != j:
+            end, row = sink if j in goal else j, everything.setdefault(i, {})
+            row[end] = min(value, row.get(end, math.inf))
+    if sink not in _reachable(everything, start):
         raise ValueError(f"the target {target!r} has no basin: no edges lead there from {start!r}")
+    cost = {i: {j: v for j, v in row.items() if math.isfinite(v)} for i, row in everything.items()}
+    ways = _reachable(cost, start)
     if any(sink not in _reachable(cost, i) for i in ways - {sink}):
-        return math.inf  # a vertex that is never left can be entered
+        return math.inf
     stay = dict.fromkeys(ways - {sink}, 0.0)  # exponent of the time counted at each vertex
     for k in list(stay):
         if k == start:

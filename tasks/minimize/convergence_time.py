@@ -62,20 +62,23 @@ class ConvergenceTime:
         start: a point.
         target: region to reach.
         runs: number of runs at each η, a multiple of `blocks`.
-        levels: values of E/η, E the method's exponent; or
-        etas: values of η.
+        levels: values of E/η, E the method's exponent.
+        etas: values of η, instead of `levels`.
         max_steps: most steps of a run.
         blocks: the runs at one η form this many blocks, each with a mean of its own.
 
-    Rows: `hit`, a run: eta, steps, scaled (ητ), barrier (E/η), half_log (½ log 1/η), kramers_ratio (τ over the
-    prediction with prefactor), cv_value (jackknife pseudo-value of the coefficient of variation of τ; their mean is
-    the estimate). `block`, the runs of a block at one η: eta, inverse (1/η), barrier, variance_barrier and
-    path_barrier (the same with the other exponents), mean, scaled. `level`, an η: eta, barrier, cv, ks, ks_p
-    (distance of τ to an exponential law of the same mean, and its p-value).
+    Rows:
+        `hit`, a run: eta, steps, scaled (ητ), barrier (E/η, 9 digits), half_log (½ log 1/η), kramers_ratio (τ over the
+        prediction with prefactor), cv_value (jackknife pseudo-value of the coefficient of variation of τ; their mean
+        is the estimate).
+        `block`, the runs of a block at one η: eta, inverse (1/η), barrier, variance_barrier and path_barrier (the same
+        with the other exponents), mean, scaled (η mean).
+        `level`, an η: eta, barrier, cv, ks and ks_p (distance of τ to an exponential law of the same mean, and its
+        p-value).
 
-    Summary: exponent, variance_exponent, path_exponent, prefactor; fitted and r_squared (of the line log(η mean τ) in
-    1/η), fitted_ratio (fitted over exponent); unscaled_ratio (slope of log(mean τ) over exponent); reached (share of
-    runs); diverged; steps (all that were made, in units of η).
+    Summary: exponent, variance_exponent, path_exponent (None where infinite or unknown), prefactor; fitted and
+    r_squared of the line log(η mean τ) in 1/η, fitted_ratio (fitted over exponent), unscaled_ratio (the slope of
+    log(mean τ) over exponent); reached (share of runs); diverged; steps (all that were made, in units of η).
 
     Curves, one step an η: inverse, mean, scaled, predicted (η mean τ with prefactor).
     """
@@ -86,12 +89,12 @@ class ConvergenceTime:
         start: list[float],
         target: Region,
         runs: int,
-        levels: list[float] | None = None,
-        etas: list[float] | None = None,
+        levels: Sequence[float] = (),
+        etas: Sequence[float] = (),
         max_steps: int = 50_000_000,
         blocks: int = 20,
     ) -> None:
-        if (levels is None) == (etas is None):
+        if bool(levels) == bool(etas):
             raise ValueError("give either levels or etas")
         if blocks < 2 or runs < blocks or runs % blocks:
             raise ValueError(f"runs={runs}: expected a multiple of blocks={blocks}")
@@ -121,11 +124,11 @@ class ConvergenceTime:
         self._summarise(run, forecast, np.array(etas), state)
 
     def _etas(self, forecast: Forecast) -> list[float]:
-        if self.etas is not None:
-            return self.etas
+        if self.etas:
+            return list(self.etas)
         if not forecast.exponent or not np.isfinite(forecast.exponent):
             raise ValueError(f"levels of E/η need an exponent above 0, not {forecast.exponent}: give etas")
-        return [forecast.exponent / level for level in self.levels or []]
+        return [forecast.exponent / level for level in self.levels]
 
     def _record(self, run: Run, forecast: Forecast, k: int, eta: float, times: Times) -> float | None:
         """Rows and a line of the curve for one η; returns its mean τ, None without arrivals."""
@@ -154,7 +157,13 @@ class ConvergenceTime:
         for i, members in enumerate(np.split(np.arange(self.runs), self.blocks)):
             mean = _mean(times, members)
             blocks.append(
-                {"i": i, **base, "inverse": 1 / eta, "mean": mean, "scaled": None if mean is None else eta * mean}
+                {
+                    "i": i,
+                    **base,
+                    "inverse": 1 / eta,
+                    "mean": mean,
+                    "scaled": None if mean is None else eta * mean,
+                }
                 | {
                     "variance_barrier": _over(forecast.variance_exponent, eta),
                     "path_barrier": _over(forecast.path_exponent, eta),
@@ -175,13 +184,13 @@ class ConvergenceTime:
             means = np.array(state["means"])
             fitted, r_squared = line(1 / etas, np.log(etas * means))
             unscaled, _ = line(1 / etas, np.log(means))
-        exponent = forecast.exponent
+        exponent = _finite(forecast.exponent)
         known = bool(exponent) and fitted is not None and unscaled is not None
         count = self.runs * len(etas)
         run.summary(
             exponent=exponent,
-            variance_exponent=forecast.variance_exponent,
-            path_exponent=forecast.path_exponent,
+            variance_exponent=_finite(forecast.variance_exponent),
+            path_exponent=_finite(forecast.path_exponent),
             prefactor=forecast.prefactor,
             fitted=fitted,
             r_squared=r_squared,
@@ -194,7 +203,12 @@ class ConvergenceTime:
 
 
 def _over(exponent: float | None, eta: float) -> float | None:
-    return None if exponent is None or not np.isfinite(exponent) else exponent / eta
+    known = _finite(exponent)
+    return None if known is None else round(known / eta, 9)
+
+
+def _finite(exponent: float | None) -> float | None:
+    return None if exponent is None or not np.isfinite(exponent) else exponent
 
 
 def _present(values: np.ndarray, there: np.ndarray) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""Functions with several minima, in NumPy: points (..., d) -> values (...), gradients (..., d), Hessians (..., d, d)."""
+"""Functions with several minima: points (..., d) -> values (...), gradients (..., d), Hessians (..., d, d)."""
 
 from typing import Protocol
 
@@ -107,7 +107,9 @@ class Wells:
     def __init__(self, heights: list[float], scale: float = 1.0) -> None:
         steps = np.diff(heights)
         if len(heights) != 5 or not (steps * np.array([1, -1, 1, -1]) > 0).all() or scale <= 0:
-            raise ValueError(f"heights={heights}: expected minima and maxima in turn, five of them, and scale > 0")
+            raise ValueError(
+                f"heights={heights}: expected minima and maxima in turn, five of them, and scale > 0"
+            )
         self.heights, self.steps = scale * np.asarray(heights, dtype=float), scale * steps
 
     def value(self, x: np.ndarray) -> np.ndarray:
@@ -115,7 +117,9 @@ class Wells:
         t, k = x[..., 0] - piece, piece.astype(int) + 2
         low, step = self.heights[k], self.steps[k]
         inside = low + step * (3 * t**2 - 2 * t**3)
-        return np.where(t < 0, low + 3 * step * t**2, np.where(t > 1, low + step - 3 * step * (t - 1) ** 2, inside))
+        return np.where(
+            t < 0, low + 3 * step * t**2, np.where(t > 1, low + step - 3 * step * (t - 1) ** 2, inside)
+        )
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
         piece = np.clip(np.floor(x), -2, 1)
