@@ -74,14 +74,9 @@ class Rademacher:
         if slope >= self.std:
             return math.inf
         ratio = slope / self.std
-        if ratio < 1e-6:  # log cosh u = u²/2 - u⁴/12 + ...
-            return 2 * ratio / self.std
-        u = brentq(
-            lambda u: (u + math.log1p(math.exp(-2 * u)) - math.log(2)) / u - ratio,
-            2 * ratio,
-            math.log(2) / (1 - ratio),
-            xtol=1e-13,
-        )
+        if ratio < 1e-3:  # log cosh u = u²/2 - u⁴/12 + ...
+            return (2 * ratio + 4 * ratio**3 / 3) / self.std
+        u = brentq(lambda u: _log_cosh(u) / u - ratio, 2 * ratio, math.log(2) / (1 - ratio), xtol=1e-13)
         return float(u) / self.std
 
 
@@ -108,6 +103,11 @@ class Minibatch:
     def at(self, x: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """The batch's gradient minus the full one."""
         return self.gradients(x, draws) - self.full(x)
+
+
+def _log_cosh(u: float) -> float:
+    """For u >= 0, without overflow."""
+    return u + math.log1p(math.exp(-2 * u)) - math.log(2)
 
 
 def _check(std: float) -> None:

@@ -1,10 +1,11 @@
 """Functions with several minima: points (..., d) -> values (...), gradients (..., d), Hessians (..., d, d)."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-Box = list[tuple[float, float]]
+Box = Sequence[tuple[float, float]]
 
 
 class Landscape(Protocol):
@@ -38,7 +39,7 @@ class Camel:
     0.298638
     """
 
-    box: Box = [(-2.5, 2.5), (-2.0, 2.0)]  # noqa: RUF012
+    box: Box = ((-2.5, 2.5), (-2.0, 2.0))
 
     def value(self, x: np.ndarray) -> np.ndarray:
         a, b = x[..., 0], x[..., 1]
@@ -71,7 +72,7 @@ class DoubleWell:
         tilt: below 2/√27 in absolute value, so that there are two minima.
     """
 
-    box: Box = [(-3.0, 3.0)]  # noqa: RUF012
+    box: Box = ((-3.0, 3.0),)
 
     def __init__(self, tilt: float) -> None:
         if abs(tilt) >= 2 / np.sqrt(27):
@@ -101,7 +102,7 @@ class Wells:
         scale: multiplies f, > 0.
     """
 
-    box: Box = [(-3.0, 3.0)]  # noqa: RUF012
+    box: Box = ((-3.0, 3.0),)
     hessian = None  # the curvature jumps from piece to piece
 
     def __init__(self, heights: list[float], scale: float = 1.0) -> None:
@@ -133,7 +134,7 @@ class Wells:
 class Ridge:
     """(x² - 1)²/4 + y²/2: two global minima, a strict saddle at 0, no other minimum."""
 
-    box: Box = [(-2.0, 2.0), (-2.0, 2.0)]  # noqa: RUF012
+    box: Box = ((-2.0, 2.0), (-2.0, 2.0))
 
     def value(self, x: np.ndarray) -> np.ndarray:
         return (x[..., 0] ** 2 - 1) ** 2 / 4 + x[..., 1] ** 2 / 2
@@ -162,7 +163,7 @@ class PhaseRetrieval:
         data_seed: draws the a_i (standard normal) and the errors.
     """
 
-    box: Box = [(-2.5, 2.5), (-2.5, 2.5)]  # noqa: RUF012
+    box: Box = ((-2.5, 2.5), (-2.5, 2.5))
 
     def __init__(self, components: int, error: float, data_seed: int) -> None:
         if components < 3 or error < 0:
