@@ -76,7 +76,7 @@ class Rademacher:
         ratio = slope / self.std
         if ratio < 1e-3:  # log cosh u = u²/2 - u⁴/12 + ...
             return (2 * ratio + 4 * ratio**3 / 3) / self.std
-        u = brentq(lambda u: _log_cosh(u) / u - ratio, 2 * ratio, math.log(2) / (1 - ratio), xtol=1e-13)
+        u = brentq(lambda u: _log_cosh(u) / u - ratio, 2 * ratio, 2 * math.log(2) / (1 - ratio), xtol=1e-13)
         return float(u) / self.std
 
 
