@@ -7,6 +7,7 @@ Landscapes (ICML 2025); Freidlin and Wentzell: Random Perturbations of Dynamical
 import heapq
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -130,16 +131,16 @@ def path_cost(graph: Graph[V], start: V, target: V | Collection[V]) -> float:
     >>> path_cost({("A", "B"): 1, ("B", "A"): 3, ("B", "C"): 2}, "A", "C")
     3.0
     """
-    goal, best = _goal(graph, target), {start: 0.0}
-    heap = [(0.0, 0, start)]
+    goal, best, turn = _goal(graph, target), {start: 0.0}, count()
+    heap = [(0.0, next(turn), start)]
     while heap:
         so_far, _, i = heapq.heappop(heap)
         if i in goal:
             return so_far
         for (a, j), value in graph.items():
-            if a == i and so_far + value < best.get(j, math.inf):
+            if a == i and (j not in best or so_far + value < best[j]):
                 best[j] = so_far + value
-                heapq.heappush(heap, (best[j], len(best), j))
+                heapq.heappush(heap, (best[j], next(turn), j))
     raise ValueError(f"the target {target!r} has no basin: no edges lead there from {start!r}")
 
 

@@ -88,6 +88,7 @@ def test_a_dead_end_that_can_be_entered_counts():
 def test_no_way_back_is_for_ever():
     assert energy({("A", "T"): 5.0, ("A", "D"): 1.0, ("D", "A"): math.inf}, "A", "T") == math.inf
     assert energy({("A", "T"): math.inf}, "A", "T") == math.inf
+    assert path_cost({("A", "T"): math.inf}, "A", "T") == math.inf
 
 
 @pytest.mark.parametrize("target", ["X", [], ["T", "X"], "S"])
