@@ -98,7 +98,14 @@ def sgd_time() -> None:
     def search(members: range) -> np.ndarray:
         generators = [np.random.default_rng(i) for i in members]
         times = hitting_time(
-            Camel().gradient, Gaussian(std), eta, start, Ball([0, 0], 0.3), len(members), 10**8, rng=generators
+            Camel().gradient,
+            Gaussian(std),
+            eta,
+            start,
+            Ball([0, 0], 0.3),
+            len(members),
+            10**8,
+            rng=generators,
         )
         return times.steps
 
