@@ -101,7 +101,7 @@ def _on_a_line(grad: Field, ends: tuple[float, float], grid: int) -> list[tuple[
     x = np.linspace(*ends, grid)
     slopes = grad(x[:, None])[:, 0]
     x, slopes = x[slopes != 0], slopes[slopes != 0]
-    found = []
+    found: list[tuple[tuple[float, ...], int]] = []
     for k in np.flatnonzero(slopes[:-1] * slopes[1:] < 0):
         place = brentq(lambda t: float(grad(np.array([[t]]))[0, 0]), x[k], x[k + 1], xtol=1e-14)
         found.append(((float(place),), int(slopes[k] > 0)))

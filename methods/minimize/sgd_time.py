@@ -102,7 +102,7 @@ def hitting_time(
     with np.errstate(over="ignore", invalid="ignore"):
         while alive.size and done < max_steps:
             block = min(block, max_steps - done)
-            draws = np.stack([noise.draw(generators[i], block, dim) for i in alive], axis=-1)
+            draws = np.stack([noise.draw(generators[i], block, dim) for i in alive.tolist()], axis=-1)
             path = np.empty((block, dim, alive.size))
             for drawn, place in zip(draws, path, strict=True):
                 step = grad(x) + noise.at(x, drawn.T)

@@ -68,6 +68,6 @@ def test_smoke(tmp_path):
         1, abs=0.35
     )  # too few runs to judge, enough to test
     assert claims["C7_not_exponential"]["verdict"] == "reproduced"
-    assert claims["C8_start"]["value"] > 7.389
+    assert claims["C8_start"]["verdict"] == "reproduced"
     assert (report / "figures/camel.svg").is_file()
     assert (report / "figures/saddle.svg").is_file()
