@@ -69,7 +69,7 @@ class Rademacher:
         """p > 0 with log cosh(std p) = p slope; infinite from slope = std on, which no sequence of draws can climb.
 
         >>> round(Rademacher(0.6).momentum(0.3), 6), Rademacher(0.6).momentum(0.6)
-        (1.954848, inf)
+        (2.03126, inf)
         """
         if slope >= self.std:
             return math.inf
