@@ -100,7 +100,41 @@ def _grid_sizes() -> dict[tuple[str, str], int]:
     return sizes
 
 
-BENCHES = {"gs_poweropt": gs_poweropt}
+def sgd_time() -> None:
+    """2,000 hitting times of SGD on the three-hump camel at E/η = 8."""
+    import numpy as np
+
+    from methods.minimize.gradient_noise import Gaussian
+    from methods.minimize.sgd_time import hitting_time
+    from tasks.minimize.landscapes import Ball, Camel
+
+    runs, sample, std, start = 2000, 3, 4.4, np.array([-1.747552, 0.873776])
+    eta = 1.157446 / std**2 / 8
+
+    def search(members: range) -> np.ndarray:
+        generators = [np.random.default_rng(i) for i in members]
+        times = hitting_time(
+            Camel().gradient,
+            Gaussian(std),
+            eta,
+            start,
+            Ball([0, 0], 0.3),
+            len(members),
+            10**8,
+            rng=generators,
+        )
+        return times.steps
+
+    begin = time.process_time()
+    together = search(range(runs))
+    middle = time.process_time()
+    single = np.concatenate([search(range(i, i + 1)) for i in range(sample)])
+    end = time.process_time()
+    assert (single == together[:sample]).all()
+    report(f"{runs} runs at E/η = 8", middle - begin, (end - middle) * together.sum() / single.sum())
+
+
+BENCHES = {"gs_poweropt": gs_poweropt, "sgd_time": sgd_time}
 
 
 def main() -> None:
