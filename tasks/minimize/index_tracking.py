@@ -113,9 +113,7 @@ def best_subset(gram: np.ndarray, moment: np.ndarray, size: int, projection: Pro
         chosen = order[start : start + CHUNK]
         if bound[chosen[0]] >= least:
             break
-        support = np.zeros((chosen.size, d), dtype=bool)
-        np.put_along_axis(support, subsets[chosen], True, axis=1)
-        points = best_on_support(gram, moment, support, projection)
+        points = best_on_support(inner[chosen], moment[subsets[chosen]], subsets[chosen], d, projection)
         values = ((0.5 * points @ gram - moment) * points).sum(-1)
         if values.min() < least:
             least, best = float(values.min()), points[values.argmin()]

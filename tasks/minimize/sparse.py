@@ -87,11 +87,13 @@ class Regressions:
         self.A, self.b = A, b
         self.replicates, self.terms, d = A.shape
         self.shape: tuple[int, ...] = (self.replicates, d)
-        self.gram = A.transpose(0, 2, 1) @ A / self.terms
         self.moment = _times(A.transpose(0, 2, 1), b) / self.terms
-        eigenvalues = np.linalg.eigvalsh(self.gram)
+        self.gram = A.transpose(0, 2, 1) @ A / self.terms if d <= self.terms else None
+        small = A @ A.transpose(0, 2, 1) / self.terms if self.gram is None else self.gram
+        eigenvalues = np.linalg.eigvalsh(small)
         self.smoothness: Any = eigenvalues[:, -1:]
-        self.convexity = np.maximum(eigenvalues[:, :1], 0.0)
+        smallest = np.zeros((self.replicates, 1)) if self.gram is None else eigenvalues[:, :1]
+        self.convexity = np.maximum(smallest, 0.0)
         self.paid = 0
 
     def gradient(self, w: np.ndarray) -> np.ndarray:
@@ -100,7 +102,7 @@ class Regressions:
 
     def slope(self, w: np.ndarray) -> np.ndarray:
         """The gradient, uncounted."""
-        return _times(self.gram, w) - self.moment
+        return self._hessian(w) - self.moment
 
     def batch_gradient(self, w: np.ndarray, batch: np.ndarray) -> np.ndarray:
         self.paid += batch.shape[-1]
@@ -120,12 +122,27 @@ class Regressions:
 
     def value(self, w: np.ndarray) -> np.ndarray:
         """R(w), uncounted: (R, d) -> (R,)."""
-        return np.square(_times(self.A, w) - self.b).sum(-1) / (2 * self.terms)
+        squares: np.ndarray = np.square(_times(self.A, w) - self.b).sum(-1)
+        return squares / (2 * self.terms)
 
     def difference(self, w: np.ndarray, other: np.ndarray) -> np.ndarray:
         """R(w) - R(other), uncounted and without cancellation: (R,)."""
         step = w - other
-        return ((self.slope(other) + _times(self.gram, step) / 2) * step).sum(-1)
+        found: np.ndarray = ((self.slope(other) + self._hessian(step) / 2) * step).sum(-1)
+        return found
+
+    def best(self, supports: np.ndarray, projection: Projection | None) -> np.ndarray:
+        """The best point of Γ on one support for each replicate, (R, s) indices: (R, d)."""
+        columns = np.take_along_axis(self.A, supports[:, None, :], -1)
+        gram = columns.transpose(0, 2, 1) @ columns / self.terms
+        moment = np.take_along_axis(self.moment, supports, -1)
+        return best_on_support(gram, moment, supports, self.shape[-1], projection)
+
+    def _hessian(self, w: np.ndarray) -> np.ndarray:
+        """AᵀA w / n."""
+        if self.gram is not None:
+            return _times(self.gram, w)
+        return _times(self.A.transpose(0, 2, 1), _times(self.A, w)) / self.terms
 
 
 def top(w: np.ndarray, k: int) -> np.ndarray:
@@ -140,6 +157,7 @@ def best_on_support(
     gram: np.ndarray,
     moment: np.ndarray,
     support: np.ndarray,
+    dim: int,
     projection: Projection | None,
     most: int = 20_000,
     tol: float = 1e-13,
@@ -147,24 +165,34 @@ def best_on_support(
     """The minimizer of ½ wᵀGw - mᵀw over the points of Γ on a support: accelerated projected gradient.
 
     Args:
-        gram: G, (..., d, d).
-        moment: m, (..., d).
-        support: booleans, (..., d).
+        gram: rows and columns of G on the support, (..., s, s).
+        moment: entries of m on it, (..., s).
+        support: indices, (..., s).
+        dim: d.
         projection: onto Γ, support-preserving; None: no constraint.
         most: most iterations.
         tol: ends once no entry moves by more, relative to the largest entry.
 
+    Returns:
+        (..., d).
+
     Raises:
         RuntimeError: not there after `most` iterations.
     """
-    gram = gram * support[..., :, None] * support[..., None, :]
-    moment = moment * support
+
+    def spread(part: np.ndarray) -> np.ndarray:
+        whole = np.zeros((*part.shape[:-1], dim))
+        np.put_along_axis(whole, support, part, -1)
+        return whole
+
+    if projection is None:
+        return spread(np.linalg.solve(gram, moment[..., None])[..., 0])
     lr = 1 / np.linalg.eigvalsh(gram)[..., -1:]
     w = ahead = np.zeros_like(moment)
-    momentum = np.ones(moment.shape[:-1] + (1,))
+    momentum = np.ones((*moment.shape[:-1], 1))
     for _ in range(most):
         moved = ahead - lr * (_times(gram, ahead) - moment)
-        after = moved if projection is None else projection(moved)
+        after = np.take_along_axis(projection(spread(moved)), support, -1)
         step = after - w
         # restart where the momentum points uphill (O'Donoghue and Candès 2015)
         uphill = ((ahead - after) * step).sum(-1, keepdims=True) > 0
@@ -172,10 +200,11 @@ def best_on_support(
         ahead = after + np.where(uphill, 0.0, (momentum - 1) / longer) * step
         w, momentum = after, longer
         if np.abs(step).max() <= tol * np.abs(w).max():
-            return w
+            return spread(w)
     raise RuntimeError(f"the best point of a support still moves after {most} iterations")
 
 
 def _times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Stacked matrix-vector products: (..., m, d), (..., d) -> (..., m)."""
-    return (matrix @ vector[..., None])[..., 0]
+    product: np.ndarray = (matrix @ vector[..., None])[..., 0]
+    return product

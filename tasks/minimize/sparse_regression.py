@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tasks.minimize.exam import thin
-from tasks.minimize.sparse import Ball, BallFactory, Method, Regressions, best_on_support, top
+from tasks.minimize.sparse import Ball, BallFactory, Method, Regressions, top
 from tasks.run import Run
 
 FLOOR = 1e-12  # gaps below it count as it: they are rounding, or a better support than the reference's
@@ -39,12 +39,12 @@ class SparseRegression:
 
     Args:
         rows, dim, support: n, d and the number of nonzero entries of w*.
-        k: most nonzero entries; None: ⌈4 (1 - ρ)² κ² / ρ² support⌉ of the theorem, with κ of `spectrum`.
+        k: most nonzero entries; with `rho`, ⌈4 (1 - ρ)² κ² / ρ² support⌉ of the theorem takes its place, κ of `spectrum`.
         rho: ρ in (0, 1/2], or None.
         spectrum: smallest and largest eigenvalue of AᵀA / n, equally spaced between; None: A is Gaussian.
         noise: standard deviation.
         constraint: Γ of a given size.
-        share: radius of Γ in terms of the gauge of w*, or None for no Γ.
+        share: radius of Γ in terms of the gauge of w*; 0: no Γ.
         repeats: R.
         iterations: fewest iterations.
         budget: cost at which a run ends, if that is later than `iterations`; None: no such cost.
@@ -59,14 +59,14 @@ class SparseRegression:
         rows: int,
         dim: int,
         support: int,
-        k: int | None,
+        k: int,
         constraint: BallFactory,
         reference: Method,
         reference_iterations: int = 400,
         rho: float | None = None,
         spectrum: tuple[float, float] | None = None,
         noise: float = 0.1,
-        share: float | None = 0.6,
+        share: float = 0.6,
         repeats: int = 10,
         iterations: int = 100,
         budget: int | None = None,
@@ -76,16 +76,17 @@ class SparseRegression:
     ) -> None:
         if spectrum is not None and (rows < dim or not 0 < spectrum[0] <= spectrum[1]):
             raise ValueError(f"spectrum={spectrum} needs rows >= dim and 0 < smallest <= largest")
-        if rho is not None and (spectrum is None or not 0 < rho <= 0.5):
-            raise ValueError(f"rho={rho} needs a spectrum and lies in (0, 1/2]")
-        if k is None:
-            if rho is None or spectrum is None:
-                raise ValueError("k is missing: give k or rho")
+        if rho is not None:
+            if spectrum is None or not 0 < rho <= 0.5:
+                raise ValueError(f"rho={rho} needs a spectrum and lies in (0, 1/2]")
             k = sparsity(rho, spectrum[1] / spectrum[0], support)
         if not support <= k <= dim:
             raise ValueError(f"support={support}, k={k}, dim={dim}: expected them to increase")
-        if repeats < 1 or iterations < 1 or reference_iterations < 1:
-            raise ValueError("repeats, iterations and reference_iterations must be at least 1")
+        if repeats < 1 or iterations < 1 or reference_iterations < 1 or share < 0:
+            raise ValueError(
+                f"repeats={repeats}, iterations={iterations}, reference_iterations={reference_iterations}, "
+                f"share={share}: expected the first three at least 1, the last at least 0"
+            )
         self.rows, self.dim, self.support, self.k, self.rho = rows, dim, support, k, rho
         self.spectrum, self.noise, self.constraint, self.share = spectrum, noise, constraint, share
         self.reference, self.reference_iterations = reference, reference_iterations
@@ -96,9 +97,10 @@ class SparseRegression:
         """Run the method on all replicates and record how near it comes, how fast, and at what cost."""
         problem, truth = self._draw(run)
         ball = None
-        if self.share is not None:
+        if self.share:
             ball = self.constraint(radius=self.share * self.constraint(radius=1.0).gauge(truth))
-        comparator = best_on_support(problem.gram, problem.moment, truth != 0, ball)
+        supports = np.stack([np.flatnonzero(row) for row in truth])
+        comparator = problem.best(supports, ball)
         end = self._end(problem, ball)
         limits = self._limits(problem, ball, end)
         watch = _Watch(self, problem, ball, comparator, run)
