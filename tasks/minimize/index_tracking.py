@@ -64,7 +64,8 @@ class IndexTracking:
             "best_error": _error(returns.stocks[: self.days], returns.index[: self.days], best),
             "best_test_error": _error(returns.stocks[self.days :], returns.index[self.days :], best),
             "best_subset": " ".join(returns.names[i] for i in np.flatnonzero(best)),
-            "binding": self.constraint is not None and bool(np.abs(self.constraint(free) - free).max() > 1e-9),
+            "binding": self.constraint is not None
+            and bool(np.abs(self.constraint(free) - free).max() > 1e-9),
             "condition": float(problem.smoothness[0, 0] / problem.convexity[0, 0]),
         }
         shown = set(np.unique(np.geomspace(1, self.iterations, 60).round().astype(int)).tolist())

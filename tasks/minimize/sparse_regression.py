@@ -39,8 +39,9 @@ class SparseRegression:
 
     Args:
         rows, dim, support: n, d and the number of nonzero entries of w*.
-        k: most nonzero entries; with `rho`, ⌈4 (1 - ρ)² κ² / ρ² support⌉ of the theorem takes its place, κ of `spectrum`.
-        rho: ρ in (0, 1/2], or None.
+        k: most nonzero entries.
+        rho: ρ in (0, 1/2]: the theorem's ⌈4 (1 - ρ)² κ² / ρ² support⌉, with κ of `spectrum`, takes the place of k; or
+            None.
         spectrum: smallest and largest eigenvalue of AᵀA / n, equally spaced between; None: A is Gaussian.
         noise: standard deviation.
         constraint: Γ of a given size.
@@ -179,7 +180,9 @@ class SparseRegression:
             spent[near & np.isinf(spent)] = problem.paid
             if np.isfinite(spent).all():
                 return spent
-        raise RuntimeError(f"the pacer is not at a gap of {self.target} after {self.reference_iterations} iterations")
+        raise RuntimeError(
+            f"the pacer is not at a gap of {self.target} after {self.reference_iterations} iterations"
+        )
 
     def _rates(self, path: np.ndarray, problem: Regressions) -> dict[str, np.ndarray]:
         factor, straight = np.full(self.repeats, np.nan), np.full(self.repeats, np.nan)
@@ -208,7 +211,12 @@ class _Watch:
     """What must hold at every iterate."""
 
     def __init__(
-        self, task: SparseRegression, problem: Regressions, ball: Ball | None, comparator: np.ndarray, run: Run
+        self,
+        task: SparseRegression,
+        problem: Regressions,
+        ball: Ball | None,
+        comparator: np.ndarray,
+        run: Run,
     ) -> None:
         self.task, self.problem, self.ball, self.comparator = task, problem, ball, comparator
         self.least = np.full(task.repeats, np.inf)  # R minus R(comparator)

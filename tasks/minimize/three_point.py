@@ -38,7 +38,9 @@ class ThreePoint:
         self, sets: dict[str, Callable[..., Ball]], draws: int = 4000, batch: int = 100, most: int = 12
     ) -> None:
         if draws < batch or batch < 1 or most < 2:
-            raise ValueError(f"draws={draws}, batch={batch}, most={most}: expected draws >= batch >= 1, most >= 2")
+            raise ValueError(
+                f"draws={draws}, batch={batch}, most={most}: expected draws >= batch >= 1, most >= 2"
+            )
         self.sets, self.draws, self.batch, self.most = sets, draws, batch, most
 
     def evaluate(self, method: Operator, run: Run) -> None:

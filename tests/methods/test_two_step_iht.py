@@ -89,7 +89,11 @@ def test_ties_go_to_the_lowest_index():
 
 def test_nan_is_kept_so_that_it_shows():
     assert np.isnan(hard_threshold(np.array([5.0, np.nan, 1.0]), 1)).tolist() == [False, True, False]
-    assert torch.isnan(hard_threshold(torch.tensor([5.0, torch.nan, 1.0]), 1)).tolist() == [False, True, False]
+    assert torch.isnan(hard_threshold(torch.tensor([5.0, torch.nan, 1.0]), 1)).tolist() == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -172,7 +176,9 @@ def test_replicates_do_not_depend_on_each_other():
             return np.stack([one.values(points[0]), other.values(points[1])])
 
     for solver in (hsg_ht_2sp, hzo_ht_2sp):
-        together = list(islice(solver(Both(), 4, L1Ball(2.0), [np.random.default_rng(s) for s in (5, 6)]), 8))[-1]
+        together = list(
+            islice(solver(Both(), 4, L1Ball(2.0), [np.random.default_rng(s) for s in (5, 6)]), 8)
+        )[-1]
         alone = list(islice(solver(other, 4, L1Ball(2.0), np.random.default_rng(6)), 8))[-1]
         assert together[1] == pytest.approx(alone, abs=1e-9)
 
@@ -189,9 +195,7 @@ def test_fixed_draws_can_be_played():
     assert asked == [(200, 8), (200, 16), (200, 32), (200, 64), (200, 128)]  # then the whole gradient
     # unit vectors as directions and d of them: the estimate is the gradient, up to μ
     exact = next(iht_2sp(objective, 3, step=0.3))
-    played = next(
-        hzo_ht_2sp(objective, 3, step=0.3, directions=12, sampler=lambda q, d: np.eye(d), mu=1e-6)
-    )
+    played = next(hzo_ht_2sp(objective, 3, step=0.3, directions=12, sampler=lambda q, d: np.eye(d), mu=1e-6))
     assert played == pytest.approx(exact, abs=1e-5)
 
 
@@ -269,7 +273,9 @@ def test_the_simplex_is_refused_in_one_line():
         lambda: SparseConstrainedRegressor(constraint=Simplex()).fit(X, y),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"Simplex\(1\.0\) is not support-preserving.*SubSimplex") as error:
+        with pytest.raises(
+            ValueError, match=r"Simplex\(1\.0\) is not support-preserving.*SubSimplex"
+        ) as error:
             call()
         assert "\n" not in str(error.value)
 

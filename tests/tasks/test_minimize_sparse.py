@@ -77,7 +77,11 @@ def test_the_best_point_of_a_support(ball):
 
         best = min(
             scipy_minimize(
-                value, start, method="SLSQP", constraints={"type": "ineq", "fun": room}, options={"ftol": 1e-14}
+                value,
+                start,
+                method="SLSQP",
+                constraints={"type": "ineq", "fun": room},
+                options={"ftol": 1e-14},
             ).fun
             for start in ([0.01, 0.01], [-0.01, 0.02])
         )
@@ -91,9 +95,7 @@ def test_the_search_for_the_best_subset_is_exhaustive():
     gram, moment = problem.gram[0], problem.moment[0]
     for ball in (None, L1Ball(0.15), GroupBudget([0, 0, 0, 1, 1, 1], [0.05, 0.1])):
         every = [
-            best_on_support(
-                gram[np.ix_(s, s)][None], moment[list(s)][None], np.array([s]), 6, ball
-            )[0]
+            best_on_support(gram[np.ix_(s, s)][None], moment[list(s)][None], np.array([s]), 6, ball)[0]
             for s in combinations(range(6), 2)
         ]
         values = [0.5 * w @ gram @ w - moment @ w for w in every]

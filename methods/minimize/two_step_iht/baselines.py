@@ -1,4 +1,4 @@
-"""What the two-step projection is compared with: the exact projection, and pipelines that apply Γ or sparsity at the end."""
+"""What the two-step projection is compared with: the exact one, and pipelines that apply Γ or sparsity at the end."""
 
 from collections.abc import Iterator
 from functools import lru_cache

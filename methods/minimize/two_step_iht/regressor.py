@@ -66,9 +66,7 @@ class SparseConstrainedRegressor(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, n_features) and y (n,)."""
         if self.max_iter < 1 or self.tol < 0:
-            raise ValueError(
-                f"max_iter={self.max_iter}, tol={self.tol}: expected at least 1 and at least 0"
-            )
+            raise ValueError(f"max_iter={self.max_iter}, tol={self.tol}: expected at least 1 and at least 0")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = y.astype(np.float64)
         center, level = (X.mean(axis=0), y.mean()) if self.fit_intercept else (np.zeros(X.shape[1]), 0.0)
@@ -78,7 +76,7 @@ class SparseConstrainedRegressor(RegressorMixin, BaseEstimator):
         w = np.zeros(X.shape[1])
         moved = np.inf
         iterates = iht_2sp(objective, self.k, self.constraint, step=self.step)
-        for self.n_iter_ in range(1, self.max_iter + 1):
+        for iteration in range(1, self.max_iter + 1):
             before, w = w, next(iterates)
             moved = float(np.abs(w - before).max())
             if moved <= self.tol:
@@ -89,6 +87,7 @@ class SparseConstrainedRegressor(RegressorMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=2,
             )
+        self.n_iter_ = iteration
         self.coef_ = w
         self.intercept_ = float(level - center @ w)
         return self

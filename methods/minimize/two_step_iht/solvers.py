@@ -48,7 +48,8 @@ class LeastSquares:
         A: (n, d).
         b: (n,).
 
-    >>> LeastSquares(np.eye(2) * 2, np.ones(2)).gradient(np.zeros(2)), LeastSquares(np.eye(2) * 2, np.ones(2)).smoothness
+    >>> objective = LeastSquares(np.eye(2) * 2, np.ones(2))
+    >>> objective.gradient(np.zeros(2)), objective.smoothness
     (array([-1., -1.]), 2.0)
     """
 
