@@ -193,7 +193,9 @@ class SparseRegression:
                 t, y = np.arange(end), np.log(gaps[:end])
                 slope, level = np.polyfit(t, y, 1)
                 factor[i] = math.exp(slope)
-                straight[i] = 1 - np.square(y - slope * t - level).sum() / np.square(y - y.mean()).sum()
+                spread = np.square(y - y.mean()).sum()
+                if spread > 0:
+                    straight[i] = 1 - np.square(y - slope * t - level).sum() / spread
         limit = 1 - (problem.convexity / (4 * problem.smoothness))[:, 0]
         return {"factor": factor, "r_squared": straight, "factor_excess": factor - limit}
 

@@ -76,7 +76,9 @@ class SparseConstrainedRegressor(RegressorMixin, BaseEstimator):
         w = np.zeros(X.shape[1])
         moved = np.inf
         iterates = iht_2sp(objective, self.k, self.constraint, step=self.step)
-        for iteration in range(1, self.max_iter + 1):
+        self.n_iter_ = 0
+        for _ in range(self.max_iter):
+            self.n_iter_ += 1
             before, w = w, next(iterates)
             moved = float(np.abs(w - before).max())
             if moved <= self.tol:
@@ -87,7 +89,6 @@ class SparseConstrainedRegressor(RegressorMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        self.n_iter_ = iteration
         self.coef_ = w
         self.intercept_ = float(level - center @ w)
         return self
