@@ -52,6 +52,7 @@ class IndexTracking:
         """Track with every number of stocks."""
         returns = self.data.load()
         problem = Regressions(returns.stocks[None, : self.days], returns.index[None, : self.days])
+        assert problem.gram is not None  # there are more days than stocks
         best = best_subset(problem.gram[0], problem.moment[0], self.support, self.constraint)
         level = float(problem.value(best[None])[0])
         free = (

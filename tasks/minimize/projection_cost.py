@@ -78,12 +78,13 @@ class _One:
     """One of the replicates, points (d,)."""
 
     def __init__(self, problem: Regressions) -> None:
-        self.problem, self.terms = problem, problem.terms
+        assert problem.gram is not None  # there are more rows than unknowns
+        self.problem, self.gram, self.terms = problem, problem.gram[0], problem.terms
         self.shape = problem.shape[1:]
         self.smoothness = float(problem.smoothness[0, 0])
 
     def gradient(self, w: np.ndarray) -> np.ndarray:
-        return self.problem.gram[0] @ w - self.problem.moment[0]
+        return self.gram @ w - self.problem.moment[0]
 
     def batch_gradient(self, w: np.ndarray, batch: np.ndarray) -> np.ndarray:
         return self.problem.batch_gradient(w[None], batch[None])[0]

@@ -146,7 +146,7 @@ def test_a_repeat_does_not_depend_on_how_many_there_are(name):
 
 
 def test_known_iteration_of_table_1():
-    """The dossier's 20 repeats: best of EPGS's grid, mean squared error 6.5e-5 at the nearest iterate (about the
+    """20 repeats: best of EPGS's grid, mean squared error 6.5e-5 at the nearest iterate (about the
     149th), 0.006 to 0.01 at the last."""
     run = FakeRun()
     task = Repeats(functions.ackley, 0.0, 2, "normal", 5.0, 0.01, repeats=100, steps=200, target=0.01)

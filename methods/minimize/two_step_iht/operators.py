@@ -40,7 +40,7 @@ def keep_largest(w: T, k: int) -> T:
     if level is None:
         return size >= 0 if k > 0 else size < 0
     above, ties = size > level, size == level
-    return above | (ties & (ties.cumsum(-1) <= k - above.sum(-1, keepdims=True)))
+    return above | (ties & (ties.cumsum(-1) <= k - above.sum(-1)[..., None]))
 
 
 def hard_threshold(w: T, k: int) -> T:

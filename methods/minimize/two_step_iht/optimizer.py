@@ -52,7 +52,7 @@ class TwoStepIHT(torch.optim.Optimizer):
         self._flat = FlatParams(self.param_groups[0]["params"])
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One iteration; returns what the closure returns, the loss before it."""
         loss = None
         if closure is not None:
