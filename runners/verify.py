@@ -51,12 +51,12 @@ def run(arguments: list[str]) -> int:
 
 
 def verify(sweep: Any, groups: dict[tuple[str, str], list[dict[str, Any]]]) -> int:
-    """Run one seed per cell again; returns 1 if any number differs."""
+    """Run one seed per cell again; returns 1 if any number differs or a cell has no result."""
     from runners.artifacts import ArtifactStore
     from runners.execute import Executor
     from runners.store import write_atomic
 
-    different = 0
+    different = equal = missing = 0
     with tempfile.TemporaryDirectory() as scratch:
         executor = Executor(Path(scratch), progress=False)
         executor.source, executor.artifacts = sweep.root, ArtifactStore(sweep.root)
@@ -68,6 +68,7 @@ def verify(sweep: Any, groups: dict[tuple[str, str], list[dict[str, Any]]]) -> i
                     stored[cell["id"]] = hit.result
             name = f"{experiment} {label}"
             if not stored:
+                missing += 1
                 print(f"no result: {name}")
                 continue
             first = next(cell for cell in cells if cell["id"] in stored)
@@ -91,11 +92,13 @@ def verify(sweep: Any, groups: dict[tuple[str, str], list[dict[str, Any]]]) -> i
                         folder / "result.json", json.dumps(result | {"fingerprint": fresh, "needs": needs})
                     )
                     renewed += 1
+            equal += 1
             print(f"equal: {name}" + (f" ({renewed} fingerprints renewed)" if renewed else ""))
         executor.claims.close()
-    if different:
-        print(f"{different} cells differ: make reproduce-{sweep.paper.slug} runs them again", file=sys.stderr)
-    return 1 if different else 0
+    total = f"{equal} cells equal, {different} different, {missing} without a result"
+    again = f": make reproduce-{sweep.paper.slug} runs them" if different + missing else ""
+    print(total + again, file=sys.stderr)
+    return 1 if different + missing else 0
 
 
 def same(old: Path, new: Path) -> bool:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 STATE = Path("/var/lib/reprise-slurm")
+FILE = Path("/etc/slurm/slurm.conf")
 CONFIG = """ClusterName=reprise
 SlurmctldHost={host}(127.0.0.1)
 AuthType=auth/munge
@@ -59,8 +60,8 @@ def start() -> None:
     for folder in (STATE, STATE / "ctld", STATE / "d"):
         folder.mkdir(parents=True, exist_ok=True)
     config = CONFIG.format(host=host, state=STATE, cpus=os.cpu_count(), memory=int(memory * 0.95))
-    Path("/etc/slurm").mkdir(exist_ok=True)
-    Path("/etc/slurm/slurm.conf").write_text(config)
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(config)
     key = Path("/etc/munge/munge.key")
     if not key.exists():
         key.write_bytes(os.urandom(1024))
@@ -100,6 +101,10 @@ def stop(programs: tuple[str, ...] = ("slurmd", "slurmctld")) -> None:
 
 def main(command: str = "start") -> None:
     """The command line."""
+    if command not in ("start", "stop", "restart", "restart-controller"):
+        sys.exit((__doc__ or "").split("\n\n")[1])
+    if FILE.exists() and "ClusterName=reprise\n" not in FILE.read_text():
+        sys.exit(f"{FILE} is of another cluster: it stays as it is")
     if command in ("stop", "restart"):
         stop()
     if command == "restart-controller":
