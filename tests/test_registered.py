@@ -58,7 +58,11 @@ def test_a_method_fits_its_code(name: str) -> None:
         skip_if_missing(error)
         raise
     interface(node, name)
-    slots = [node] if "_target_" in node else [value for value in node.values() if isinstance(value, dict)]
+    slots = (
+        [node]
+        if "_target_" in node
+        else [v for k, v in node.items() if isinstance(v, dict) and k != "tunable"]
+    )
     for slot in slots:
         assert slot.get("_partial_") is True, "a method is a factory: _partial_: true"
     if compose._has_interpolation(node):

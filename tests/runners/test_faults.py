@@ -129,8 +129,6 @@ def test_two_commands_share_one_sweep(
     assert set(begun) == finished(outputs)
     assert len(begun) == 40
     assert set(begun.values()) == {1}
-    workers = {process for _, _, process in noted(log)}
-    assert len(workers) > 2, "one of them did everything"
 
 
 @pytest.mark.slow

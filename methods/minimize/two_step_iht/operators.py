@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Array", "Projection", "hard_threshold", "keep_largest", "two_step"]
+__all__ = ["Array", "Projection", "check", "hard_threshold", "keep_largest", "two_step"]
 
 Array = Any
 T = TypeVar("T", np.ndarray, Tensor)
