@@ -25,7 +25,7 @@ OPTIONS = $(given) $(ARGS)
 test_env = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 help:
-	@echo 'make list                     papers, their titles and sizes'
+	@echo 'make list                     papers, their titles and verdicts'
 	@echo 'make show-<paper>             its experiments, claims and published verdicts'
 	@echo 'make fetch-<paper>            fetch its data and models'
 	@echo 'make reproduce-<paper>        run, judge, draw   [scale=smoke|laptop|paper] [seeds=20] [launcher=..] [publish=true]'
