@@ -138,6 +138,14 @@ class Regressions:
         moment = np.take_along_axis(self.moment, supports, -1)
         return best_on_support(gram, moment, supports, self.shape[-1], projection)
 
+    def above_own_best(self, w: np.ndarray) -> np.ndarray:
+        """R(w) minus the least R on the support of w, without Γ: (R,)."""
+        best = np.zeros_like(w)
+        for i, row in enumerate(w):
+            columns = self.A[i][:, row != 0]
+            best[i, row != 0] = np.linalg.lstsq(columns, self.b[i])[0]
+        return self.difference(w, best)
+
     def _hessian(self, w: np.ndarray) -> np.ndarray:
         """AᵀA w / n."""
         if self.gram is not None:

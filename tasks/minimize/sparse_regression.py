@@ -27,6 +27,7 @@ class SparseRegression:
         gap_after: after `iterations` iterations.
         gap, tail_gap: where the budget or the pacer's cost is first spent (else at the end), and the median over the 10
             iterations up to there.
+        own_gap_after, own_gap: at the same places, R minus the least R on the iterate's own support; None within Γ.
         factor, r_squared, factor_excess: contraction of the gap an iteration, a fit of its logarithm from t = 1 until
             it is below 1e-10; how straight the fit is; factor minus 1 - ν / (4L), at most which it should be.
         inequality: largest left side minus right side of the analysis' inequality an iteration, against two points of
@@ -108,7 +109,8 @@ class SparseRegression:
         problem.paid = 0
         gaps: list[np.ndarray] = []
         costs: list[int] = []
-        settled, gap, tail = (np.full(self.repeats, value) for value in (False, np.nan, np.nan))
+        settled = np.zeros(self.repeats, dtype=bool)
+        gap, tail, own, own_after = (np.full(self.repeats, np.nan) for _ in range(4))
         iterates = method(problem, self.k, ball, [run.rng("draws", i) for i in range(self.repeats)])
         w = np.zeros(problem.shape)
         for t in run.track(count(1), total=self.iterations):
@@ -119,6 +121,10 @@ class SparseRegression:
             now = ~settled & (problem.paid >= limits) & (t >= TAIL)
             if self.ends(t, settled | now):
                 now = ~settled
+            if ball is None and (now.any() or t == self.iterations):
+                above = np.maximum(problem.above_own_best(w), FLOOR)
+                own[now] = above[now]
+                own_after = above if t == self.iterations else own_after
             if now.any():
                 gap[now] = gaps[-1][now]
                 tail[now] = np.median(gaps[-TAIL:], axis=0)[now]
@@ -135,6 +141,8 @@ class SparseRegression:
             "gap_after": path[self.iterations - 1],
             "gap": gap,
             "tail_gap": tail,
+            "own_gap_after": own_after,
+            "own_gap": own,
             "cost": np.full(self.repeats, problem.paid),
         }
         run.rows("repeat", [_present(table, i) for i in range(self.repeats)])

@@ -59,6 +59,16 @@ def test_more_columns_than_rows():
     assert wide.slope(np.ones((3, 9))) == pytest.approx(gram.sum(-1) - wide.moment)
 
 
+def test_the_distance_to_the_best_of_its_own_support():
+    problem = problems()
+    supports = np.array([[0, 2], [1, 5], [3, 4]])
+    best = problem.best(supports, None)
+    assert problem.above_own_best(best) == pytest.approx(0, abs=1e-12)
+    assert problem.above_own_best(1.5 * best) == pytest.approx(
+        problem.value(1.5 * best) - problem.value(best)
+    )
+
+
 @pytest.mark.parametrize("ball", [None, L1Ball(0.2), L2Ball(0.1), WeightedL1Ball([1, 2, 1, 3, 1, 1], 0.2)])
 def test_the_best_point_of_a_support(ball):
     problem = problems()
