@@ -123,8 +123,9 @@ def sgd_risk_ode(
 
 
 def matched_sgd_ode(K: ArrayLike, v0: ArrayLike, lr: Rate, noise: Noise | None = None) -> Risk:
-    """Risk of SGD with the rate `matched_rate`, gradient noise π²/4 times its own: for K = I and Gaussian label noise
-    the equation of signSGD, written as one of SGD.
+    """Risk of SGD with the rate `matched_rate` and π²/4 times its gradient noise.
+
+    For K = I and Gaussian label noise this is the equation of signSGD, written as one of SGD.
 
     Args, raises: as `sgd_risk_ode`, with η for lr.
 

@@ -26,8 +26,8 @@ class GaussianInputs:
 
     Args:
         dim: d.
-        spectrum: eigenvalues of K: "linear", evenly from `low` to `high`; "log", the same on a log scale; "power",
-            i^-`exponent` for i = 1..d.
+        spectrum: eigenvalues of K: "linear", evenly spaced from `low` to `high`; "log", the same on a log scale;
+            "power", i^-`exponent` for i = 1..d.
         low, high, exponent: of the spectrum.
         rotated: eigenvectors are uniform (Haar) instead of the coordinates.
 
@@ -76,13 +76,7 @@ class GaussianInputs:
 
     def sampler(self, K: np.ndarray, rng: np.random.Generator) -> Draw:
         """Independent draws of N(0, K)."""
-        root = np.sqrt(K) if K.ndim == 1 else np.linalg.cholesky(K)
-
-        def draw(n: int) -> np.ndarray:
-            z = rng.standard_normal((n, self.dim))
-            return z * root if root.ndim == 1 else z @ root.T
-
-        return draw
+        return _normal(K, rng)
 
 
 class TableInputs:
@@ -93,16 +87,17 @@ class TableInputs:
     Args:
         data: its `load()` gives a table with features X, [rows, features].
         ridge: K is the sample covariance of the standardised features plus this times I.
+        gaussian: draw inputs from N(0, K) instead of the rows: all that a theory sees of the data, and no more.
     """
 
-    def __init__(self, data: Any, ridge: float = 1e-3) -> None:
+    def __init__(self, data: Any, ridge: float = 1e-3, gaussian: bool = False) -> None:
         X = data.load().X
         X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=float)
         X = X[:, X.std(0) > 0]
         X = (X - X.mean(0)) / X.std(0)
         zero = X == 0
         X[zero] = np.where(np.indices(X.shape).sum(0)[zero] % 2 == 0, 1e-6, -1e-6)
-        self.X, self.ridge, self.dim = X, ridge, X.shape[1]
+        self.X, self.ridge, self.gaussian, self.dim = X, ridge, gaussian, X.shape[1]
 
     def covariance(self, rng: np.random.Generator) -> np.ndarray:
         """The sample covariance with its ridge, [d, d]; nothing is drawn."""
@@ -110,9 +105,22 @@ class TableInputs:
 
     def sampler(self, K: np.ndarray, rng: np.random.Generator) -> Draw:
         """Rows without replacement, then again in another order."""
+        if self.gaussian:
+            return _normal(K, rng)
         order = self._order(rng)
         return lambda n: self.X[[next(order) for _ in range(n)]]
 
     def _order(self, rng: np.random.Generator) -> Iterator[int]:
         while True:
             yield from rng.permutation(len(self.X)).tolist()
+
+
+def _normal(K: np.ndarray, rng: np.random.Generator) -> Draw:
+    """Independent draws of N(0, K)."""
+    root = np.sqrt(K) if K.ndim == 1 else np.linalg.cholesky(K)
+
+    def draw(n: int) -> np.ndarray:
+        z = rng.standard_normal((n, len(K)))
+        return z * root if root.ndim == 1 else z @ root.T
+
+    return draw

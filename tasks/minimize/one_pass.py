@@ -1,30 +1,37 @@
 """Stochastic optimization of a linear model that sees every sample once, against theories of its risk."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tasks.minimize.inputs import Inputs
-from tasks.minimize.interface import Method, bind
+from tasks.minimize.interface import bind
 from tasks.minimize.risk import Curve, Noise
 from tasks.run import Run
 
 BLOCK = 2_000_000  # numbers of a block of inputs
 
 
+class Method(Protocol):
+    """A factory of torch optimizers that step from `.grad` alone and treat coordinates alike: then the rows of one
+    parameter are repeats of one run."""
+
+    def __call__(self, params: Iterable[Tensor]) -> Any: ...
+
+
 class OnePass:
     """Repeats, side by side, of least squares with labels y = ⟨x, θ*⟩ + ε and a fresh sample a step, from θ_0 = 0.
 
     Repeat i draws θ* ~ N(0, I/d), inputs and noise from generators of its own. The optimizer gets the gradient
-    (⟨x, θ⟩ - y) x of each repeat; it must treat coordinates alike, as all repeats are rows of one parameter [R, d].
-    Hyperparameters may be in terms of d ("0.7/d"). The risk is R = ½ (θ - θ*)ᵀK(θ - θ*), time is steps over d, lr of
-    the theories is d times that of the optimizer.
+    (⟨x, θ⟩ - y) x of each repeat, a row of one parameter [R, d]. Hyperparameters may be in terms of d ("0.7/d"). The
+    risk is R = ½ (θ - θ*)ᵀK(θ - θ*), time is steps over d, and lr of the theories is d times that of the optimizer.
 
     Rows (unit `repeat`):
-        error_<name>: largest |R - theory| at times 0, 1, 2, ...; relative_error_<name>: over the largest theory.
+        error_<name>: largest |R - theory| at times 0, 1, 2, ...
+        relative_error_<name>: the same over the theory's largest risk at these times.
         initial_risk, final_risk; growth, final over initial; peak, largest recorded over initial.
         ode_growth: of the theory `ode`, if there is one.
         average_risk: mean of the recorded risks from time `average_from` on; limit_risk: what `limit` says of it.
@@ -72,12 +79,12 @@ class OnePass:
         starts = [run.rng("start", i).standard_normal(d) / np.sqrt(d) for i in range(self.repeats)]
         target = torch.from_numpy(np.stack(starts)).to(run.device, run.dtype or torch.float64)
         theta = torch.zeros_like(target)
-        optimizer = bind(method, d=float(d))([theta])
+        optimizer: Any = bind(method, d=float(d))([theta])
         steps = np.unique(np.rint(np.linspace(0, self.horizon, self.horizon * min(self.records, d) + 1) * d))
         risks = self._simulate(run, optimizer, theta, target, K, steps.astype(int))
         times = steps / d
 
-        lr = float(optimizer.param_groups[0]["lr"]) * d  # type: ignore[attr-defined]
+        lr = float(optimizer.param_groups[0]["lr"]) * d
         curves = {
             name: np.broadcast_to(theory(K, -np.stack(starts), lr, self.noise)(times), risks.shape)
             for name, theory in self.theories.items()
@@ -130,7 +137,7 @@ class OnePass:
             "growth": risks[:, -1] / risks[:, 0],
             "peak": risks.max(1) / risks[:, 0],
         }
-        whole = [int(np.abs(times - t).argmin()) for t in range(self.horizon + 1)]
+        whole = times == np.rint(times)  # the records hold every whole time exactly
         for name, curve in curves.items():
             error = np.abs(risks - curve)[:, whole].max(1)
             columns[f"error_{name}"] = error

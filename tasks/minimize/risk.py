@@ -104,8 +104,8 @@ class TimeToTarget:
 
     Draw i has its own v0 ~ N(0, I/d) and, where inputs are rotated, its own rotation.
 
-    Rows (unit `draw`), one a draw: time_<k> and lr_<k> for targets 10^-k, the least time over the grid and the rate
-    that has it; None if no rate gets there by `longest`. best_inside_<k>: that rate is no end of the grid.
+    Rows (unit `draw`), one for each draw: time_<k> and lr_<k> for targets 10^-k, the least time over the grid and the
+    rate that has it; None if no rate gets there by `longest`. best_inside_<k>: that rate is no end of the grid.
 
     Args:
         inputs: law of the inputs.
@@ -154,7 +154,9 @@ class TimeToTarget:
 class PathsAgainstODE:
     """Risks along paths of a stochastic differential equation against the ordinary one, from one v0 ~ N(0, I/d).
 
-    Rows (unit `path`), one a path and time: path, time, risk, ode. Curves: `risk`, the mean over paths, and `ode`.
+    Rows (unit `path`), one for each path and time: path, time, risk, ode.
+
+    Curves: `risk`, the mean over paths, and `ode`.
 
     Args:
         inputs, noise: as for `RiskGap`.

@@ -139,6 +139,8 @@ def test_a_table_loses_constants_and_zeros_and_is_reshuffled():
     run = FakeRun()
     OnePass(inputs, Gaussian(0.5), 2, 2, theories={"ode": risk_ode}).evaluate(SIGN, run)
     assert run.summaries["relative_error_ode"] < 1
+    normal = TableInputs(Door(), gaussian=True).sampler(K, np.random.default_rng(0))(50_000)
+    assert normal.T @ normal / 50_000 == pytest.approx(K, abs=0.05)
 
 
 def test_moments_of_signs():
@@ -173,7 +175,7 @@ def test_where_a_theory_ends():
 
 
 def test_the_best_time_of_a_grid():
-    """For K = I signSGD's risk decays like exp(-(4c/π - c²) t), fastest at 2/π, and SGD's like exp(-(2γ - γ²) t)."""
+    """For K = I signSGD's risk decays like exp(-(4c/π - c²) t), fastest at c = 2/π, SGD's like exp(-(2γ - γ²) t)."""
     for method, rates, rate in (
         (scheduled_risk, (0.02, 20.0, 301), 4 / math.pi**2),
         (sgd_scheduled_risk, (0.02, 200.0, 401), 1.0),
