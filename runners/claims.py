@@ -314,7 +314,9 @@ def _label(cell: Mapping[str, Any]) -> str:
 
 
 def _join(*parts: Any) -> str | None:
-    return "; ".join(str(part) for part in parts if part) or None
+    """The parts as one text; a part's full stop gives way to the semicolon after it."""
+    *most, last = [str(part) for part in parts if part] or [""]
+    return "; ".join([*(part.removesuffix(".") for part in most), last]) or None
 
 
 def _number(x: float | None) -> float | None:

@@ -467,6 +467,8 @@ def test_a_claim_over_cells_takes_the_worst() -> None:
     assert record["value"] == record["cells"][3]["value"]
     assert "the numbers are of task=kind/hard of=kind/c, which decides" in record["note"]
     assert record["runs"] == 30
+    noted = verdict(two_tasks(), entry(statistic, ">= 1.5", over="task", note="Tuned. On other seeds."))
+    assert noted["note"].startswith("Tuned. On other seeds; the numbers are of task=kind/hard")
     contradicted = verdict(two_tasks(), entry(statistic, ">= 3", over="task"))
     assert contradicted["verdict"] == "contradicted"
     assert contradicted["cells"][2]["verdict"] == "contradicted"
