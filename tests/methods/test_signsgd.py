@@ -1,7 +1,6 @@
 """signSGD, its noises and the equations of its risk: hand-checked numbers and independent computations."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -258,15 +257,6 @@ def test_sgd_ends_at_its_limit_or_diverges():
     )
     assert sgd_stationary_risk(K, 2 / 1.1, Gaussian(1.0)) == math.inf
     assert float(sgd_risk_ode(K, np.ones(10), 2.2, Gaussian(1.0))(40.0)) > 100
-
-
-@pytest.mark.slow
-def test_two_thousand_dimensions_take_seconds():
-    K, v0 = rotated(2000), np.full(2000, 0.02)
-    start = time.process_time()
-    risks = risk_ode(K, v0, 0.7, Gaussian(0.5))(np.linspace(0, 10, 50))
-    assert time.process_time() - start <= 5.0
-    assert (risks > 0).all()
 
 
 @pytest.mark.parametrize(
