@@ -52,8 +52,8 @@ def build(
     torch.manual_seed(seed)
     lines = [line for line in data.text("train").splitlines() if line.strip()]
     tokenizer = _tokenizer(lines, vocabulary)
-    found = tokenizer(lines, add_special_tokens=False, return_attention_mask=False).input_ids
-    tokens = torch.tensor([token for line in found for token in line])
+    found = tokenizer.backend_tokenizer.encode_batch(lines, add_special_tokens=False)
+    tokens = torch.tensor([token for line in found for token in line.ids])
     body = length - 2
     rows = tokens[: len(tokens) // body * body].view(-1, body)
     edge = torch.ones(len(rows), 1, dtype=torch.long)

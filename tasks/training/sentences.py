@@ -85,18 +85,19 @@ class SentenceClassification:
 
     def evaluate(self, method: Method, run: Run) -> None:
         """Train once and record the curves and the end."""
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         recipe = Recipe.of(method)
         loss_function = recipe.loss or nn.functional.cross_entropy
         folder = self.encoder.path() if hasattr(self.encoder, "path") else run.artifact(self.encoder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         train, dev = (self.examples(split, tokenizer, run) for split in ("train", "dev"))
+        config = AutoConfig.from_pretrained(folder, num_labels=2)
+        config.classifier_dropout = config.classifier_dropout_prob = self.classifier_dropout  # as families name it
         with seeded(run.generator("model").initial_seed(), torch.device("cpu")):
             model = AutoModelForSequenceClassification.from_pretrained(
                 folder,
-                num_labels=2,
-                classifier_dropout_prob=self.classifier_dropout,
+                config=config,
                 dtype=run.dtype or self.dtype,
                 attn_implementation="eager",  # fused attention cannot be differentiated twice
             ).to(run.device)

@@ -13,6 +13,7 @@ from tasks.data.cola_rte import RTE, CoLA
 from tasks.data.text import Text
 from tasks.language.encoder import build
 from tasks.training.language_model import Windows
+from tasks.training.loop import Loop
 from tasks.training.sentences import Encoded, SentenceClassification, _finish
 from tasks.training.transformer import Transformer
 from tests.fake_run import locate
@@ -116,6 +117,13 @@ def test_a_pretrained_encoder_is_taken_over(folder: Path) -> None:
     masked = transformers.AlbertForMaskedLM.from_pretrained(folder)
     theirs = dict(masked.albert.named_parameters())
     assert all(torch.equal(p, theirs[name]) for name, p in model.albert.named_parameters() if name in theirs)
+
+
+def test_dropout_before_the_head_is_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(Loop, "fit", lambda self, run, recipe, model, problem: seen.append(model) or {})
+    on_task(DiskRun(), "sentences")
+    assert seen[0].dropout.p == 0.2
 
 
 def test_padding_does_not_matter(folder: Path) -> None:

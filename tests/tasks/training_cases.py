@@ -167,7 +167,9 @@ def train(
     if kill_at is not None:
         factory = functools.partial(_mortal, factory, kill_at)
     augmentation = CropFlip(pad=1) if crop else None
-    Classification(Blobs(), MODELS[model], Loop(**settings), 0.3, augmentation, dtype).evaluate(factory, run)
+    Classification(
+        Blobs(), MODELS[model], Loop(**settings), test_fraction=0.3, augmentation=augmentation, dtype=dtype
+    ).evaluate(factory, run)
     return run
 
 
