@@ -93,7 +93,8 @@ class SentenceClassification:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         train, dev = (self.examples(split, tokenizer, run) for split in ("train", "dev"))
         config = AutoConfig.from_pretrained(folder, num_labels=2)
-        config.classifier_dropout = config.classifier_dropout_prob = self.classifier_dropout  # as families name it
+        for name in ("classifier_dropout", "classifier_dropout_prob"):  # BERT's and ALBERT's
+            setattr(config, name, self.classifier_dropout)
         with seeded(run.generator("model").initial_seed(), torch.device("cpu")):
             model = AutoModelForSequenceClassification.from_pretrained(
                 folder,

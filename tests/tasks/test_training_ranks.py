@@ -1,6 +1,7 @@
 """Training on two ranks of a real gloo group gives what one rank gives."""
 
 import pickle
+import shutil
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.tasks.training_cases import DiskRun, Killed, on_task, products, train, transform
+from tests.tasks.training_cases import ENCODER, DiskRun, Killed, on_task, products, train, transform
 
 Result = tuple[list[dict[str, float]], dict[str, Any]]
 
@@ -133,6 +134,7 @@ def _difference(a: Result, b: Result) -> float:
 @pytest.mark.slow
 def test_two_ranks(tmp_path: Path) -> None:
     """One group for all cases, since starting one is most of the time."""
+    shutil.copytree(DiskRun().artifact(ENCODER), tmp_path / "artifact")
     mp.spawn(_rank, (str(tmp_path),), nprocs=2)
     found = [pickle.loads((tmp_path / f"{rank}.pkl").read_bytes()) for rank in (0, 1)]
     assert found[0] == found[1]  # every rank sees the same numbers
