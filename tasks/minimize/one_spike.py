@@ -59,9 +59,7 @@ class OneSpike:
         inverse = [1 / delta for delta in self.deltas]
         run.rows("delta", {"delta": list(self.deltas), "inverse_delta": inverse, "K": counts})
         known = [count for count in counts if count is not None]
-        slope = (
-            float(np.polyfit(np.log(inverse), np.log(known), 1)[0]) if len(known) == len(counts) else None
-        )
+        slope = float(np.polyfit(np.log(inverse), np.log(known), 1)[0]) if len(known) == len(counts) else None
         run.summary(slope=slope, K_last=counts[-1])
 
     def _least(self, method: Method, spike: float) -> int | None:
@@ -83,10 +81,8 @@ class OneSpike:
         return None
 
     def _hits(self, method: Method, spike: float, steps: int) -> bool:
-        x = self.start
-        for x in self._path(method, spike, steps, steps):
-            pass
-        return abs(x) <= self.radius
+        *_, last = self._path(method, spike, steps, steps)
+        return abs(last) <= self.radius
 
     def _path(self, method: Method, spike: float, steps: int, total: int) -> Iterator[float]:
         """x_1, x_2, ..."""

@@ -156,7 +156,8 @@ def test_delay_is_the_recursion_with_the_previous_gradient(zero):
         eta=0.5,
         bias_correction=False,
     )
-    momentum, previous, square = torch.zeros(2).double(), torch.zeros(2).double(), torch.full((2,), v).double()
+    momentum, previous = torch.zeros(2).double(), torch.zeros(2).double()
+    square = torch.full((2,), v, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     for _ in range(6):
         g = 2 * torch.randn(2, generator=generator).double()

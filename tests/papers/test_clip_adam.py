@@ -87,7 +87,14 @@ def test_every_scale_composes(scale):
 @pytest.mark.slow
 def test_smoke(tmp_path):
     environment = {**os.environ, "REPRISE_OUTPUTS": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "runners.reproduce", "paper=clip_adam", "scale=smoke", "launcher.workers=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "runners.reproduce",
+        "paper=clip_adam",
+        "scale=smoke",
+        "launcher.workers=1",
+    ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HOME)
     assert ended.returncode == 0, ended.stderr
     verdicts = json.loads((tmp_path / "report/clip_adam/smoke/verdicts.json").read_text())
