@@ -295,6 +295,8 @@ class ClipAdam(_Clipped):
             self._decay_and_add(squares, h, beta2, options["eta"])
         if options["bias_correction"]:
             rates = [rate * c for rate, c in zip(rates, self._corrections(params, beta1, beta2), strict=True)]
+        if momenta is not h and not delay:
+            h.clear()  # the roots may take its memory
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, options["eps"])
         torch._foreach_addcdiv_(params, momenta, roots, [-rate for rate in rates])

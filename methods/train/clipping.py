@@ -43,15 +43,18 @@ def clipped(gradients: Sequence[Tensor], mode: ClipMode, level: float, rows: boo
     if mode == "none":
         return list(gradients)
     if mode == "coordinate":
+        if all(g.is_cpu for g in gradients):
+            return [g.clamp(-level, level) for g in gradients]  # one pass, where foreach takes two
         bounded = torch._foreach_clamp_min(gradients, -level)
         torch._foreach_clamp_max_(bounded, level)
         return list(bounded)
     if mode == "global":
         norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True).expand_as(norms)
-    scales = (level / norms).clamp_(max=1.0).unbind()
     if rows:
-        scales = tuple(over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True))
-    return list(torch._foreach_mul(gradients, scales))
+        scales = (level / norms).clamp_(max=1.0)
+        return [g * over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True)]
+    shares = [min(1.0, level / norm) if norm > 0 else 1.0 for norm in norms.tolist()]
+    return list(gradients if min(shares) == 1.0 else torch._foreach_mul(gradients, shares))
 
 
 def sum_of_squares(tensors: Sequence[Tensor], rows: bool = False) -> Tensor:
