@@ -7,7 +7,7 @@ of both, taken in turns in one process, and their ratio, with the limit that it 
 counts, as other processes only ever add time. OMP_NUM_THREADS sets the number of threads (default 1).
 """
 
-# ruff: noqa: E402 (thread counts and the search path come before the libraries)
+# Thread counts and the search path come before the libraries.
 import os
 import sys
 import time

@@ -43,7 +43,7 @@ class _Clipped(torch.optim.Optimizer):
                 )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of all parameters that have a gradient; returns what the closure returns.
 
         Raises:
@@ -168,7 +168,13 @@ class ClipAdaGradNorm(_Norm):
         rows: bool = False,
     ) -> None:
         _check_beta("beta1", beta1)
-        defaults = {"lr": lr, "clip": clip, "clip_mode": clip_mode, "b_init": b_init, "beta1": beta1}
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "clip": clip,
+            "clip_mode": clip_mode,
+            "b_init": b_init,
+            "beta1": beta1,
+        }
         defaults |= {"delay": delay, "eta": eta, "weight_decay": weight_decay, "rows": rows}
         super().__init__(params, defaults)
 
@@ -221,7 +227,7 @@ class ClipAdamNorm(_Norm):
             beta2 = 1 - 1 / total_steps
         _check_beta("beta1", beta1)
         _check_beta("beta2", beta2)
-        defaults = {"lr": lr, "clip": clip, "clip_mode": clip_mode, "b_init": b_init}
+        defaults: dict[str, Any] = {"lr": lr, "clip": clip, "clip_mode": clip_mode, "b_init": b_init}
         defaults |= {"beta1": beta1, "beta2": beta2, "delay": delay, "eta": eta}
         super().__init__(params, {**defaults, "weight_decay": weight_decay, "rows": rows})
 
@@ -283,7 +289,13 @@ class ClipAdam(_Clipped):
         _check_beta("beta1", betas[0])
         _check_beta("beta2", betas[1])
         _check_delay(delay, v_init)
-        defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
         defaults |= {"clip": clip, "clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
         super().__init__(params, {**defaults, "bias_correction": bias_correction})
 
@@ -362,8 +374,9 @@ class ClipAdaGrad(_Clipped):
         eta: float = 1.0,
     ) -> None:
         _check_delay(delay, v_init)
-        defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "clip": clip, "clip_mode": clip_mode}
-        super().__init__(params, {**defaults, "delay": delay, "v_init": v_init, "eta": eta})
+        defaults: dict[str, Any] = {"lr": lr, "eps": eps, "weight_decay": weight_decay, "clip": clip}
+        defaults |= {"clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
+        super().__init__(params, defaults)
 
     def _update(self, params: list[Tensor], h: list[Tensor], rates: list[float], options: Any) -> None:
         squares = self._memory(params, "sum", options["v_init"])

@@ -1,6 +1,5 @@
 """Gradient clipping that leaves `.grad` as it is and never lets a gradient pass that is not finite."""
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Literal, get_args
 
@@ -20,7 +19,7 @@ def check_clip(mode: str, level: float) -> None:
         raise ValueError(f"clip must be above 0, not {level}")
 
 
-def clipped(gradients: Sequence[Tensor], mode: ClipMode, level: float, rows: bool = False) -> list[Tensor]:
+def clipped(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = False) -> list[Tensor]:
     """clip(v, λ) = min(1, λ/‖v‖) v, with clip(0, λ) = 0.
 
     Args:
@@ -57,7 +56,7 @@ def clipped(gradients: Sequence[Tensor], mode: ClipMode, level: float, rows: boo
     return list(gradients if min(shares) == 1.0 else torch._foreach_mul(gradients, shares))
 
 
-def sum_of_squares(tensors: Sequence[Tensor], rows: bool = False) -> Tensor:
+def sum_of_squares(tensors: list[Tensor], rows: bool = False) -> Tensor:
     """‖v‖² of all tensors jointly: a scalar, or one number for each row."""
     return _norms(tensors, rows, _at_least_single(tensors)).square_().sum(0)
 
@@ -67,7 +66,7 @@ def over_rows(scale: Tensor, like: Tensor) -> Tensor:
     return scale.view(-1, *[1] * (like.dim() - 1))
 
 
-def _finite_norms(gradients: Sequence[Tensor], rows: bool) -> Tensor:
+def _finite_norms(gradients: list[Tensor], rows: bool) -> Tensor:
     """Euclidean norms, one for each tensor [n] or for each tensor and row [n, R]."""
     norms = _norms(gradients, rows, _at_least_single(gradients))
     if not norms.isfinite().all():
@@ -83,12 +82,12 @@ def _finite_norms(gradients: Sequence[Tensor], rows: bool) -> Tensor:
     return norms
 
 
-def _norms(tensors: Sequence[Tensor], rows: bool, dtype: torch.dtype) -> Tensor:
+def _norms(tensors: list[Tensor], rows: bool, dtype: torch.dtype) -> Tensor:
     if rows:
         return torch.stack([torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=dtype) for t in tensors])
     norms = torch._foreach_norm(tensors, 2, dtype=dtype)
     return torch.stack([norm.to(norms[0].device) for norm in norms])
 
 
-def _at_least_single(tensors: Sequence[Tensor]) -> torch.dtype:
+def _at_least_single(tensors: list[Tensor]) -> torch.dtype:
     return reduce(torch.promote_types, {t.dtype for t in tensors}, torch.float32)
