@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.train.clipping import ClipMode, check_clip, clipped, over_rows, sum_of_squares
+from methods.train.clipping import (
+    ClipMode,
+    Scaled,
+    check_clip,
+    clip_lazily,
+    clipped,
+    over_rows,
+    sum_of_squares,
+)
 
 __all__ = ["ClipAdaGrad", "ClipAdaGradNorm", "ClipAdam", "ClipAdamNorm"]
 
@@ -66,23 +74,32 @@ class _Clipped(torch.optim.Optimizer):
                 kept.append(1 - float(group["lr"] * group["weight_decay"]))
         if params:
             options = self.param_groups[0]
-            gradients = [p.grad for p in params]
-            h = clipped(gradients, options["clip_mode"], options["clip"], options.get("rows", False))
-            self._update(params, h, rates, options)
+            self._update(params, [p.grad for p in params], rates, options)
             if any(share != 1 for share in kept):
                 torch._foreach_mul_(params, kept)
         return loss
 
-    def _update(self, params: list[Tensor], h: list[Tensor], rates: list[float], options: Any) -> None:
+    def _update(
+        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
+    ) -> None:
         raise NotImplementedError
 
-    def _momentum(self, params: list[Tensor], h: list[Tensor], beta1: float) -> list[Tensor]:
+    def _momentum(self, params: list[Tensor], h: Scaled, beta1: float) -> Scaled:
         """m = β₁ m + (1 - β₁) h from m = 0; h itself for β₁ = 0, without memory."""
         if beta1 == 0:
             return h
         momenta = self._memory(params, "exp_avg", 0.0)
-        torch._foreach_lerp_(momenta, h, 1 - beta1)
-        return momenta
+        h.average_into(momenta, 1 - beta1)
+        return Scaled(momenta, [1.0] * len(momenta))
+
+    def _divide(
+        self, params: list[Tensor], m: Scaled, squares: list[Tensor], rates: list[float], eps: float
+    ) -> None:
+        """p -= rate · m / (√squares + ε)."""
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, eps)
+        scalars = [-rate * factor for rate, factor in zip(rates, m.factors, strict=True)]
+        torch._foreach_addcdiv_(params, m.tensors, roots, scalars)
 
     def _memory(self, params: list[Tensor], name: str, start: float) -> list[Tensor]:
         """State of that name, a tensor like each parameter."""
@@ -104,8 +121,11 @@ class _Norm(_Clipped):
         squared = self.param_groups[0]["b_squared"]
         return None if squared is None else squared.sqrt()
 
-    def _update(self, params: list[Tensor], h: list[Tensor], rates: list[float], options: Any) -> None:
-        momenta = self._momentum(params, h, options["beta1"])
+    def _update(
+        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
+    ) -> None:
+        h = clipped(gradients, options["clip_mode"], options["clip"], options["rows"])
+        m = self._momentum(params, Scaled(h, [1.0] * len(h)), options["beta1"])
         squares = sum_of_squares(h, options["rows"])
         # b belongs to no single parameter; in the group it is saved, and not cast to a parameter's type.
         old = options["b_squared"]
@@ -113,7 +133,7 @@ class _Norm(_Clipped):
         new = self._next(old, squares, options)
         root = (old if options["delay"] else new).sqrt()
         roots = [over_rows(root, p) if options["rows"] else root.to(p.device) for p in params]
-        torch._foreach_addcdiv_(params, momenta, roots, [-rate for rate in rates])
+        torch._foreach_addcdiv_(params, m.tensors, roots, [-rate for rate in rates])
         options["b_squared"] = new
 
     def _next(self, old: Tensor, squares: Tensor, options: Any) -> Tensor:
@@ -299,26 +319,22 @@ class ClipAdam(_Clipped):
         defaults |= {"clip": clip, "clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
         super().__init__(params, {**defaults, "bias_correction": bias_correction})
 
-    def _update(self, params: list[Tensor], h: list[Tensor], rates: list[float], options: Any) -> None:
+    def _update(
+        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
+    ) -> None:
         beta1, beta2, delay = options["beta1"], options["beta2"], options["delay"]
-        momenta = self._momentum(params, h, beta1)
+        h = clip_lazily(gradients, options["clip_mode"], options["clip"])
+        m = self._momentum(params, h, beta1)
         squares = self._memory(params, "exp_avg_sq", options["v_init"] * (beta2 if delay else 1.0))
-        if not delay:
-            self._decay_and_add(squares, h, beta2, options["eta"])
         if options["bias_correction"]:
             rates = [rate * c for rate, c in zip(rates, self._corrections(params, beta1, beta2), strict=True)]
-        if momenta is not h and not delay:
-            h.clear()  # the roots may take its memory
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_add_(roots, options["eps"])
-        torch._foreach_addcdiv_(params, momenta, roots, [-rate for rate in rates])
         if delay:
-            self._decay_and_add(squares, h, beta2, options["eta"])
-
-    @staticmethod
-    def _decay_and_add(squares: list[Tensor], h: list[Tensor], beta2: float, eta: float) -> None:
+            self._divide(params, m, squares, rates, options["eps"])
         torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, h, h, (1 - beta2) * eta)
+        h.add_squares_to(squares, (1 - beta2) * options["eta"])
+        del h  # the roots may take its memory
+        if not delay:
+            self._divide(params, m, squares, rates, options["eps"])
 
     def _corrections(self, params: list[Tensor], beta1: float, beta2: float) -> list[float]:
         """c_t of every parameter, which has its own number of steps."""
@@ -378,15 +394,16 @@ class ClipAdaGrad(_Clipped):
         defaults |= {"clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
         super().__init__(params, defaults)
 
-    def _update(self, params: list[Tensor], h: list[Tensor], rates: list[float], options: Any) -> None:
+    def _update(
+        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
+    ) -> None:
+        h = clip_lazily(gradients, options["clip_mode"], options["clip"])
         squares = self._memory(params, "sum", options["v_init"])
-        if not options["delay"]:
-            torch._foreach_addcmul_(squares, h, h, options["eta"])
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_add_(roots, options["eps"])
-        torch._foreach_addcdiv_(params, h, roots, [-rate for rate in rates])
         if options["delay"]:
-            torch._foreach_addcmul_(squares, h, h, options["eta"])
+            self._divide(params, h, squares, rates, options["eps"])
+        h.add_squares_to(squares, options["eta"])
+        if not options["delay"]:
+            self._divide(params, h, squares, rates, options["eps"])
 
 
 def _check(values: dict[str, Any], at_least_0: tuple[str, ...], above_0: tuple[str, ...]) -> None:

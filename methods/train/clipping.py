@@ -1,14 +1,18 @@
 """Gradient clipping that leaves `.grad` as it is and never lets a gradient pass that is not finite."""
 
+import math
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["ClipMode", "check_clip", "clipped", "over_rows", "sum_of_squares"]
+__all__ = ["ClipMode", "Scaled", "check_clip", "clip_lazily", "clipped", "over_rows", "sum_of_squares"]
 
 ClipMode = Literal["none", "global", "layer", "coordinate"]
+
+SMALLEST = 1e-9  # a factor whose square single precision holds with ease
 
 
 def check_clip(mode: str, level: float) -> None:
@@ -38,22 +42,63 @@ def clipped(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = 
     >>> [h.tolist() for h in clipped([torch.tensor([3.0, -4.0]), torch.tensor([0.5])], "layer", 1.0)]
     [[0.6, -0.8], [0.5]]
     """
+    if not rows or mode in ("none", "coordinate"):
+        return clip_lazily(gradients, mode, level, rows).tensors_scaled()
+    norms = _joined(_finite_norms(gradients, rows), mode)
+    scales = (level / norms).clamp_(max=1.0)
+    return [g * over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True)]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The tensors h_i = factors_i · tensors_i, not yet multiplied out: that would take another pass and more memory."""
+
+    tensors: list[Tensor]
+    factors: list[float]
+
+    def tensors_scaled(self) -> list[Tensor]:
+        """h; the tensors themselves if all factors are 1."""
+        if min(self.factors) == max(self.factors) == 1:
+            return list(self.tensors)
+        return list(torch._foreach_mul(self.tensors, self.factors))
+
+    def average_into(self, averages: list[Tensor], weight: float) -> None:
+        """a = (1 - weight) a + weight h, in place."""
+        low, high = min(self.factors), max(self.factors)
+        if low == high == 1:
+            torch._foreach_lerp_(averages, self.tensors, weight)
+            return
+        torch._foreach_mul_(averages, 1 - weight)
+        if low == high:
+            torch._foreach_add_(averages, self.tensors, alpha=weight * low)
+        elif all(average.is_cpu for average in averages):
+            for average, tensor, factor in zip(averages, self.tensors, self.factors, strict=True):
+                average.add_(tensor, alpha=weight * factor)
+        else:  # few launches count for more than memory
+            weights = [weight * factor for factor in self.factors]
+            torch._foreach_add_(averages, torch._foreach_mul(self.tensors, weights))
+
+    def add_squares_to(self, sums: list[Tensor], weight: float) -> None:
+        """s += weight h², in place."""
+        weights = [weight * factor**2 for factor in self.factors]
+        torch._foreach_addcmul_(sums, self.tensors, self.tensors, weights)
+
+
+def clip_lazily(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = False) -> Scaled:
+    """As `clipped`, not multiplied out; `rows` with "none" and "coordinate" only, to which it makes no difference."""
     norms = _finite_norms(gradients, rows)
+    ones = [1.0] * len(gradients)
     if mode == "none":
-        return list(gradients)
+        return Scaled(gradients, ones)
     if mode == "coordinate":
         if all(g.is_cpu for g in gradients):
-            return [g.clamp(-level, level) for g in gradients]  # one pass, where foreach takes two
+            return Scaled([g.clamp(-level, level) for g in gradients], ones)  # foreach takes two passes
         bounded = torch._foreach_clamp_min(gradients, -level)
         torch._foreach_clamp_max_(bounded, level)
-        return list(bounded)
-    if mode == "global":
-        norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True).expand_as(norms)
-    if rows:
-        scales = (level / norms).clamp_(max=1.0)
-        return [g * over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True)]
-    shares = [min(1.0, level / norm) if norm > 0 else 1.0 for norm in norms.tolist()]
-    return list(gradients if min(shares) == 1.0 else torch._foreach_mul(gradients, shares))
+        return Scaled(list(bounded), ones)
+    factors = [min(1.0, level / norm) if norm > 0 else 1.0 for norm in _joined(norms, mode).tolist()]
+    scaled = Scaled(gradients, factors)
+    return scaled if min(factors) > SMALLEST else Scaled(scaled.tensors_scaled(), ones)
 
 
 def sum_of_squares(tensors: list[Tensor], rows: bool = False) -> Tensor:
@@ -66,10 +111,17 @@ def over_rows(scale: Tensor, like: Tensor) -> Tensor:
     return scale.view(-1, *[1] * (like.dim() - 1))
 
 
+def _joined(norms: Tensor, mode: ClipMode) -> Tensor:
+    """Norms by which the tensors are clipped, from those of the tensors [n, ...]."""
+    if mode == "layer":
+        return norms
+    return torch.linalg.vector_norm(norms, dim=0, keepdim=True).expand_as(norms)
+
+
 def _finite_norms(gradients: list[Tensor], rows: bool) -> Tensor:
     """Euclidean norms, one for each tensor [n] or for each tensor and row [n, R]."""
     norms = _norms(gradients, rows, _at_least_single(gradients))
-    if not norms.isfinite().all():
+    if not math.isfinite(norms.sum().item()):
         # The norm of finite numbers may overflow in single precision.
         norms = _norms(gradients, rows, torch.float64)
         finite = norms.isfinite().flatten(1).all(1) if rows else norms.isfinite()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.train.clip_adam import ClipAdaGrad, ClipAdaGradNorm, ClipAdam, ClipAdamNorm
-from methods.train.clipping import clipped
+from methods.train.clipping import clip_lazily, clipped
 
 MODES = ["none", "global", "layer", "coordinate"]
 KINDS = {
@@ -294,6 +294,30 @@ def test_a_gradient_that_is_not_finite_changes_nothing(kind, mode, bad):
 def test_finite_gradients_whose_norm_overflows_are_clipped():
     huge = torch.tensor([3e30, -4e30])
     assert clipped([huge], "global", 1.0)[0].tolist() == pytest.approx([0.6, -0.8])
+    [p] = parameters([0.0, 0.0], dtype=torch.float32)
+    optimizer = ClipAdam([p], lr=0.1)
+    p.grad = huge
+    optimizer.step()
+    state = optimizer.state[p]
+    assert state["exp_avg"].tolist() == pytest.approx([0.06, -0.08])
+    assert state["exp_avg_sq"].tolist() == pytest.approx([0.36e-3, 0.64e-3])
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e5, 1e12])
+def test_lazy_clipping_is_clipping(size):
+    gradients = [
+        size * torch.tensor([3.0, -4.0], dtype=torch.float64),
+        torch.tensor([0.5], dtype=torch.float64),
+    ]
+    for mode in MODES:
+        h, lazy = clipped(gradients, mode, 1.0), clip_lazily(gradients, mode, 1.0)
+        for start, weight in ((0.0, 0.1), (2.0, 1.0)):
+            averages, sums = ([torch.full_like(g, start) for g in gradients] for _ in range(2))
+            lazy.average_into(averages, weight)
+            lazy.add_squares_to(sums, weight)
+            for a, s, v in zip(averages, sums, h, strict=True):
+                torch.testing.assert_close(a, (1 - weight) * start + weight * v, rtol=1e-12, atol=1e-15)
+                torch.testing.assert_close(s, start + weight * v**2, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
