@@ -62,20 +62,23 @@ class _Clipped(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        params, rates, kept = [], [], []
+        params: list[Tensor] = []
+        gradients: list[Tensor] = []
+        rates: list[float] = []
+        kept: list[float] = []
         for group in self.param_groups:
+            before = len(params)
             for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if p.grad.is_sparse:
-                    raise RuntimeError(f"{type(self).__name__} does not take sparse gradients")
-                params.append(p)
-                rates.append(float(group["lr"]))
-                kept.append(1 - float(group["lr"] * group["weight_decay"]))
+                if (gradient := p.grad) is not None:
+                    if gradient.is_sparse:
+                        raise RuntimeError(f"{type(self).__name__} does not take sparse gradients")
+                    params.append(p)
+                    gradients.append(gradient)
+            rates += [float(group["lr"])] * (len(params) - before)
+            kept += [1 - float(group["lr"] * group["weight_decay"])] * (len(params) - before)
         if params:
-            options = self.param_groups[0]
-            self._update(params, [p.grad for p in params], rates, options)
-            if any(share != 1 for share in kept):
+            self._update(params, gradients, rates, self.param_groups[0])
+            if min(kept) != 1:
                 torch._foreach_mul_(params, kept)
         return loss
 
@@ -103,10 +106,13 @@ class _Clipped(torch.optim.Optimizer):
 
     def _memory(self, params: list[Tensor], name: str, start: float) -> list[Tensor]:
         """State of that name, a tensor like each parameter."""
+        memory = []
         for p in params:
-            if name not in self.state[p]:
-                self.state[p][name] = torch.full_like(p, start, memory_format=torch.preserve_format)
-        return [self.state[p][name] for p in params]
+            state = self.state[p]
+            if name not in state:
+                state[name] = torch.full_like(p, start, memory_format=torch.preserve_format)
+            memory.append(state[name])
+        return memory
 
 
 class _Norm(_Clipped):
@@ -338,12 +344,14 @@ class ClipAdam(_Clipped):
 
     def _corrections(self, params: list[Tensor], beta1: float, beta2: float) -> list[float]:
         """c_t of every parameter, which has its own number of steps."""
-        factors = []
         for p in params:
-            step = self.state[p].setdefault("step", torch.zeros((), dtype=torch.float32))
-            step += 1
-            factors.append((1 - beta2 ** step.item()) ** 0.5 / (1 - beta1 ** step.item()))
-        return factors
+            if "step" not in self.state[p]:
+                self.state[p]["step"] = torch.zeros((), dtype=torch.float32)
+        steps = [self.state[p]["step"] for p in params]
+        torch._foreach_add_(steps, 1)
+        counts = [step.item() for step in steps]
+        factors = {t: (1 - beta2**t) ** 0.5 / (1 - beta1**t) for t in set(counts)}
+        return [factors[t] for t in counts]
 
 
 class ClipAdaGrad(_Clipped):

@@ -138,7 +138,8 @@ def _norms(tensors: list[Tensor], rows: bool, dtype: torch.dtype) -> Tensor:
     if rows:
         return torch.stack([torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=dtype) for t in tensors])
     norms = torch._foreach_norm(tensors, 2, dtype=dtype)
-    return torch.stack([norm.to(norms[0].device) for norm in norms])
+    home = norms[0].device
+    return torch.stack([norm if norm.device == home else norm.to(home) for norm in norms])
 
 
 def _at_least_single(tensors: list[Tensor]) -> torch.dtype:
