@@ -80,6 +80,8 @@ def test_every_scale_composes(scale):
         assert cell.config["method"]["b_init"] == 3 * cell.config["method"]["lr"]
     if scale != "smoke":
         assert {cell.config["task"]["steps"] for cell in cells} == {10_000}
+    if scale == "laptop":
+        assert len(expander.judged("finetune")) == 50
     for cell in expander.judged("reweighted"):
         assert cell.config["method"]["eta"] == cell.config["method"]["lr"] ** 2
 
