@@ -55,7 +55,8 @@ class _Clipped(torch.optim.Optimizer):
         """One update of all parameters that have a gradient; returns what the closure returns.
 
         Raises:
-            FloatingPointError: a gradient is not finite; parameters and state are as before.
+            FloatingPointError: a gradient is not finite, or, where nothing is clipped, too large to be squared;
+                parameters and state are as before.
             RuntimeError: a gradient is sparse.
         """
         loss = None

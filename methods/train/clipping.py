@@ -37,14 +37,14 @@ def clipped(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = 
         New tensors, or the given ones if there is nothing to clip.
 
     Raises:
-        FloatingPointError: a gradient is not finite.
+        FloatingPointError: a gradient is not finite, or, where nothing is clipped, too large to be squared.
 
     >>> [h.tolist() for h in clipped([torch.tensor([3.0, -4.0]), torch.tensor([0.5])], "layer", 1.0)]
     [[0.6, -0.8], [0.5]]
     """
     if not rows or mode in ("none", "coordinate"):
         return clip_lazily(gradients, mode, level, rows).tensors_scaled()
-    norms = _joined(_finite_norms(gradients, rows), mode)
+    norms = _joined(_finite_norms(gradients, mode, rows), mode)
     scales = (level / norms).clamp_(max=1.0)
     return [g * over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True)]
 
@@ -86,7 +86,7 @@ class Scaled:
 
 def clip_lazily(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = False) -> Scaled:
     """As `clipped`, not multiplied out; `rows` with "none" and "coordinate" only, to which it makes no difference."""
-    norms = _finite_norms(gradients, rows)
+    norms = _finite_norms(gradients, mode, rows)
     ones = [1.0] * len(gradients)
     if mode == "none":
         return Scaled(gradients, ones)
@@ -118,20 +118,22 @@ def _joined(norms: Tensor, mode: ClipMode) -> Tensor:
     return torch.linalg.vector_norm(norms, dim=0, keepdim=True).expand_as(norms)
 
 
-def _finite_norms(gradients: list[Tensor], rows: bool) -> Tensor:
+def _finite_norms(gradients: list[Tensor], mode: ClipMode, rows: bool) -> Tensor:
     """Euclidean norms, one for each tensor [n] or for each tensor and row [n, R]."""
     norms = _norms(gradients, rows, _at_least_single(gradients))
-    if not math.isfinite(norms.sum().item()):
-        # The norm of finite numbers may overflow in single precision.
-        norms = _norms(gradients, rows, torch.float64)
-        finite = norms.isfinite().flatten(1).all(1) if rows else norms.isfinite()
-        if not finite.all():
-            worst = int(finite.logical_not().nonzero()[0])
-            raise FloatingPointError(
-                f"the gradient of parameter {worst} (of those with a gradient, shape "
-                f"{tuple(gradients[worst].shape)}) is not finite: nothing has been changed"
-            )
-    return norms
+    if math.isfinite(norms.sum().item()):
+        return norms
+    # In single precision the norm of finite numbers may overflow; clipped, they are as good as others.
+    precise = _norms(gradients, rows, torch.float64)
+    if mode != "none" and math.isfinite(precise.sum().item()):
+        return precise
+    finite = (norms if math.isfinite(precise.sum().item()) else precise).isfinite()
+    worst = int((finite.all(1) if rows else finite).logical_not().nonzero()[0])
+    what = "too large to be squared" if precise[worst].isfinite().all() else "not finite"
+    raise FloatingPointError(
+        f"the gradient of parameter {worst} (of those with a gradient, shape {tuple(gradients[worst].shape)}) "
+        f"is {what}: nothing has been changed"
+    )
 
 
 def _norms(tensors: list[Tensor], rows: bool, dtype: torch.dtype) -> Tensor:

@@ -303,6 +303,17 @@ def test_finite_gradients_whose_norm_overflows_are_clipped():
     assert state["exp_avg_sq"].tolist() == pytest.approx([0.36e-3, 0.64e-3])
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_unclipped_gradients_that_cannot_be_squared_change_nothing(kind):
+    params = parameters([1.0], [0.0, 0.0], dtype=torch.float32)
+    optimizer = kind(params, clip_mode="none")
+    set_gradients(params, [1.0], [3e30, -4e30])
+    with pytest.raises(FloatingPointError, match=r"parameter 1 .*shape \(2,\)\) is too large to be squared"):
+        optimizer.step()
+    assert optimizer.state_dict()["state"] == {}
+    assert params[0].item() == 1.0
+
+
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e5, 1e12])
 def test_lazy_clipping_is_clipping(size):
     gradients = [
