@@ -22,7 +22,7 @@ import torch
 
 from methods.train.clip_adam import ClipAdaGrad, ClipAdam, ClipAdamNorm
 
-ROUNDS = 40
+ROUNDS = 100
 Build = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 

@@ -14,9 +14,10 @@ from methods.train.clipping import (
     ClipMode,
     Scaled,
     check_clip,
-    clip_lazily,
     clipped,
     over_rows,
+    parts,
+    plan_clip,
     sum_of_squares,
 )
 
@@ -95,15 +96,6 @@ class _Clipped(torch.optim.Optimizer):
         momenta = self._memory(params, "exp_avg", 0.0)
         h.average_into(momenta, 1 - beta1)
         return Scaled(momenta, [1.0] * len(momenta))
-
-    def _divide(
-        self, params: list[Tensor], m: Scaled, squares: list[Tensor], rates: list[float], eps: float
-    ) -> None:
-        """p -= rate · m / (√squares + ε)."""
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_add_(roots, eps)
-        scalars = [-rate * factor for rate, factor in zip(rates, m.factors, strict=True)]
-        torch._foreach_addcdiv_(params, m.tensors, roots, scalars)
 
     def _memory(self, params: list[Tensor], name: str, start: float) -> list[Tensor]:
         """State of that name, a tensor like each parameter."""
@@ -263,7 +255,30 @@ class ClipAdamNorm(_Norm):
         return beta2 * old + (1 - beta2) * options["eta"] * squares
 
 
-class ClipAdam(_Clipped):
+class _Coordinates(_Clipped):
+    """x -= lr · m / (√v + ε), number by number."""
+
+    def _update(
+        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
+    ) -> None:
+        plan = plan_clip(gradients, options["clip_mode"], options["clip"])
+        for part in parts(params):
+            self._update_part(params[part], plan.of(gradients, part), rates[part], options)
+
+    def _update_part(self, params: list[Tensor], h: Scaled, rates: list[float], options: Any) -> None:
+        raise NotImplementedError
+
+    def _divide(
+        self, params: list[Tensor], m: Scaled, squares: list[Tensor], rates: list[float], eps: float
+    ) -> None:
+        """p -= rate · m / (√squares + ε)."""
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, eps)
+        scalars = [-rate * factor for rate, factor in zip(rates, m.factors, strict=True)]
+        torch._foreach_addcdiv_(params, m.tensors, roots, scalars)
+
+
+class ClipAdam(_Coordinates):
     r"""Adam on clipped gradients, coordinate by coordinate (Clip-Adam), and its delayed form (Clip-AdamD).
 
     With h_t = clip(g_t, λ):  m_t = β₁ m_{t-1} + (1 - β₁) h_t,  v_t = β₂ v_{t-1} + (1 - β₂) η h_t²,
@@ -326,11 +341,8 @@ class ClipAdam(_Clipped):
         defaults |= {"clip": clip, "clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
         super().__init__(params, {**defaults, "bias_correction": bias_correction})
 
-    def _update(
-        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
-    ) -> None:
+    def _update_part(self, params: list[Tensor], h: Scaled, rates: list[float], options: Any) -> None:
         beta1, beta2, delay = options["beta1"], options["beta2"], options["delay"]
-        h = clip_lazily(gradients, options["clip_mode"], options["clip"])
         m = self._momentum(params, h, beta1)
         squares = self._memory(params, "exp_avg_sq", options["v_init"] * (beta2 if delay else 1.0))
         if options["bias_correction"]:
@@ -355,7 +367,7 @@ class ClipAdam(_Clipped):
         return [factors[t] for t in counts]
 
 
-class ClipAdaGrad(_Clipped):
+class ClipAdaGrad(_Coordinates):
     r"""AdaGrad on clipped gradients, coordinate by coordinate (Clip-AdaGrad), and its delayed form (Clip-AdaGradD).
 
     With h_t = clip(g_t, λ):  v_t = v_{t-1} + η h_t²,  p -= lr · h_t / (√v_t + ε). With `delay`, v is brought up to
@@ -403,10 +415,7 @@ class ClipAdaGrad(_Clipped):
         defaults |= {"clip_mode": clip_mode, "delay": delay, "v_init": v_init, "eta": eta}
         super().__init__(params, defaults)
 
-    def _update(
-        self, params: list[Tensor], gradients: list[Tensor], rates: list[float], options: Any
-    ) -> None:
-        h = clip_lazily(gradients, options["clip_mode"], options["clip"])
+    def _update_part(self, params: list[Tensor], h: Scaled, rates: list[float], options: Any) -> None:
         squares = self._memory(params, "sum", options["v_init"])
         if options["delay"]:
             self._divide(params, h, squares, rates, options["eps"])

@@ -8,7 +8,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-__all__ = ["ClipMode", "Scaled", "check_clip", "clip_lazily", "clipped", "over_rows", "sum_of_squares"]
+__all__ = [
+    "ClipMode",
+    "Plan",
+    "Scaled",
+    "check_clip",
+    "clipped",
+    "over_rows",
+    "parts",
+    "plan_clip",
+    "sum_of_squares",
+]
 
 ClipMode = Literal["none", "global", "layer", "coordinate"]
 
@@ -43,7 +53,7 @@ def clipped(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = 
     [[0.6, -0.8], [0.5]]
     """
     if not rows or mode in ("none", "coordinate"):
-        return clip_lazily(gradients, mode, level, rows).tensors_scaled()
+        return plan_clip(gradients, mode, level, rows).of(gradients).tensors_scaled()
     norms = _joined(_finite_norms(gradients, mode, rows), mode)
     scales = (level / norms).clamp_(max=1.0)
     return [g * over_rows(scale, g) for scale, g in zip(scales, gradients, strict=True)]
@@ -84,21 +94,50 @@ class Scaled:
         torch._foreach_addcmul_(sums, self.tensors, self.tensors, weights)
 
 
-def clip_lazily(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = False) -> Scaled:
-    """As `clipped`, not multiplied out; `rows` with "none" and "coordinate" only, to which it makes no difference."""
+@dataclass(frozen=True)
+class Plan:
+    """How gradients are to be clipped: by a factor each, or number by number to [-bound, bound]."""
+
+    factors: list[float]
+    bound: float | None
+
+    def of(self, gradients: list[Tensor], part: slice = slice(None)) -> Scaled:
+        """Those of the gradients that `part` names, clipped; h without the other parts' memory."""
+        chosen, factors = gradients[part], self.factors[part]
+        if self.bound is not None:
+            if all(g.is_cpu for g in chosen):
+                return Scaled(
+                    [g.clamp(-self.bound, self.bound) for g in chosen], factors
+                )  # foreach: two passes
+            bounded = torch._foreach_clamp_min(chosen, -self.bound)
+            torch._foreach_clamp_max_(bounded, self.bound)
+            return Scaled(list(bounded), factors)
+        scaled = Scaled(chosen, factors)
+        return scaled if min(factors) > SMALLEST else Scaled(scaled.tensors_scaled(), [1.0] * len(chosen))
+
+
+def plan_clip(gradients: list[Tensor], mode: ClipMode, level: float, rows: bool = False) -> Plan:
+    """The part of `clipped` that has to see all gradients.
+
+    `rows` makes no difference but to what is checked, and goes with "none" and "coordinate" only.
+    """
     norms = _finite_norms(gradients, mode, rows)
-    ones = [1.0] * len(gradients)
-    if mode == "none":
-        return Scaled(gradients, ones)
-    if mode == "coordinate":
-        if all(g.is_cpu for g in gradients):
-            return Scaled([g.clamp(-level, level) for g in gradients], ones)  # foreach takes two passes
-        bounded = torch._foreach_clamp_min(gradients, -level)
-        torch._foreach_clamp_max_(bounded, level)
-        return Scaled(list(bounded), ones)
-    factors = [min(1.0, level / norm) if norm > 0 else 1.0 for norm in _joined(norms, mode).tolist()]
-    scaled = Scaled(gradients, factors)
-    return scaled if min(factors) > SMALLEST else Scaled(scaled.tensors_scaled(), ones)
+    if mode in ("none", "coordinate"):
+        return Plan([1.0] * len(gradients), level if mode == "coordinate" else None)
+    return Plan([min(1.0, level / norm) if norm > 0 else 1.0 for norm in _joined(norms, mode).tolist()], None)
+
+
+def parts(tensors: list[Tensor], numbers: int = 2**19) -> list[slice]:
+    """On a CPU, stretches of about so many numbers, which stay in its caches from one kernel to the next; else all."""
+    if not all(tensor.is_cpu for tensor in tensors):
+        return [slice(None)]
+    found, first, count = [], 0, 0
+    for place, tensor in enumerate(tensors):
+        if count and count + tensor.numel() > numbers:
+            found.append(slice(first, place))
+            first, count = place, 0
+        count += tensor.numel()
+    return [*found, slice(first, len(tensors))]
 
 
 def sum_of_squares(tensors: list[Tensor], rows: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.train.clip_adam import ClipAdaGrad, ClipAdaGradNorm, ClipAdam, ClipAdamNorm
-from methods.train.clipping import clip_lazily, clipped
+from methods.train.clipping import clipped, parts, plan_clip
 
 MODES = ["none", "global", "layer", "coordinate"]
 KINDS = {
@@ -303,6 +303,27 @@ def test_finite_gradients_whose_norm_overflows_are_clipped():
     assert state["exp_avg_sq"].tolist() == pytest.approx([0.36e-3, 0.64e-3])
 
 
+def test_parts_hold_all_tensors_in_order():
+    tensors = [torch.empty(size) for size in (3, 2, 9, 1, 1, 4)]
+    assert [tensors[part] for part in parts(tensors, 5)] == [
+        tensors[:2],
+        tensors[2:3],
+        tensors[3:5],
+        tensors[5:],
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_parts_make_no_difference(mode, monkeypatch):
+    results = []
+    for size in (1, 2**19):
+        monkeypatch.setattr("methods.train.clip_adam.parts", functools.partial(parts, numbers=size))
+        params = twins()[0]
+        walk(ClipAdam(params, lr=0.1, clip_mode=mode), params, 4)
+        results.append(params)
+    assert all(torch.equal(p, q) for p, q in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_unclipped_gradients_that_cannot_be_squared_change_nothing(kind):
     params = parameters([1.0], [0.0, 0.0], dtype=torch.float32)
@@ -321,7 +342,7 @@ def test_lazy_clipping_is_clipping(size):
         torch.tensor([0.5], dtype=torch.float64),
     ]
     for mode in MODES:
-        h, lazy = clipped(gradients, mode, 1.0), clip_lazily(gradients, mode, 1.0)
+        h, lazy = clipped(gradients, mode, 1.0), plan_clip(gradients, mode, 1.0).of(gradients)
         for start, weight in ((0.0, 0.1), (2.0, 1.0)):
             averages, sums = ([torch.full_like(g, start) for g in gradients] for _ in range(2))
             lazy.average_into(averages, weight)
