@@ -68,10 +68,7 @@ class _Noisy:
 
     def __init__(self, inner: Optimizer, draw: Callable[[Sequence[Tensor], int], list[Tensor]]) -> None:
         self.inner, self.draw, self.steps = inner, draw, 0
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.inner.param_groups
+        self.param_groups = inner.param_groups
 
     def step(self, closure: Any) -> Any:
         def noisy(create_graph: bool = False) -> Any:
@@ -79,7 +76,7 @@ class _Noisy:
             params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
             with torch.no_grad():
                 for p, noise in zip(params, self.draw(params, self.steps), strict=True):
-                    p.grad = p.grad + noise.to(p.grad)  # type: ignore[operator]
+                    p.grad = p.grad + noise.to(p.grad)
             return loss
 
         result = self.inner.step(noisy)
@@ -97,6 +94,7 @@ class _Noisy:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.inner.load_state_dict(state_dict["inner"])
+        self.param_groups = self.inner.param_groups  # a new list
         self.steps = state_dict["steps"]
 
 
