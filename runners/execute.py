@@ -17,7 +17,7 @@ from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError, unwritable
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
-from runners.recorder import STOP_FILE, DeadlineReached, Diverged, Recorder, SilentRecorder, Stopped
+from runners.recorder import STOP_FILE, DeadlineReached, Recorder, SilentRecorder, Stopped
 from runners.store import Store, sizes, write_atomic
 
 Config = dict[str, Any]
@@ -172,7 +172,7 @@ class Executor:
                     task.evaluate(method, recorder)
                 if ranks > 1:
                     peers.all_arrived()
-            except Diverged as problem:
+            except FloatingPointError as problem:  # a metric (Diverged), or a gradient that a method refuses
                 status, error = "diverged", str(problem)
             except DeadlineReached as problem:
                 status, error = "timeout", str(problem)

@@ -1,6 +1,6 @@
 """Examples in batches: which ones a step takes, and how they are made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -8,6 +8,16 @@ from torch import Tensor
 
 Batch = Any
 """Whatever a task's objective takes: a pair of tensors, a dictionary, ..."""
+
+
+def count(batch: Batch) -> float:
+    """Examples of a batch whose first part is their inputs."""
+    return len(batch[0])
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """A batch with all its tensors on a device."""
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
 
 
 class Examples(Protocol):
@@ -36,15 +46,26 @@ class Augmentation(Protocol):
 class TensorExamples:
     """Pairs of inputs [n, ...] and targets [n, ...].
 
+    Args:
+        inputs, targets: the pairs.
+        augmentation: changes a batch's inputs.
+        prepare: what becomes of a batch's inputs after that.
+
     Example:
         >>> TensorExamples(torch.eye(3), torch.arange(3)).batch(torch.tensor([2]), torch.empty(1, 0))
         (tensor([[0., 0., 1.]]), tensor([2]))
     """
 
-    def __init__(self, inputs: Tensor, targets: Tensor, augmentation: Augmentation | None = None) -> None:
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        augmentation: Augmentation | None = None,
+        prepare: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} inputs, but {len(targets)} targets")
-        self.inputs, self.targets, self.augmentation = inputs, targets, augmentation
+        self.inputs, self.targets, self.augmentation, self.prepare = inputs, targets, augmentation, prepare
         self.draws = augmentation.draws if augmentation else 0
 
     def __len__(self) -> int:
@@ -56,7 +77,27 @@ class TensorExamples:
         inputs = self.inputs[index]
         if self.augmentation:
             inputs = self.augmentation(inputs, uniforms.to(inputs.device))
-        return inputs, self.targets[index]
+        return self.prepare(inputs) if self.prepare else inputs, self.targets[index]
+
+
+class Normalize:
+    """(images - mean) / std, channel by channel, of floating-point images [n, c, h, w].
+
+    Args:
+        mean, std: one number a channel.
+
+    Example:
+        >>> Normalize(mean=[0.5], std=[0.25])(torch.tensor([[[[0.5, 1.0]]]])).tolist()
+        [[[[0.0, 2.0]]]]
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.mean, self.std = list(mean), list(std)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images of the same shape."""
+        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / std
 
 
 class CropFlip:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tasks.run import Run
-from tasks.training.examples import Batch, Examples, Order
+from tasks.training.examples import Batch, Examples, Order, count, to_device
 from tasks.training.parallel import Objective, Piece, Replicas, Shards
 from tasks.training.random_state import capture, reinstate, seeded
 from tasks.training.recipe import Optimizer, Recipe, call
@@ -19,10 +19,6 @@ from tasks.training.schedule import Schedule
 
 Keep = None | Literal["none", "last"] | Mapping[str, int]
 Measure = Callable[[nn.Module, Batch], Mapping[str, Tensor | float]]
-
-
-def _count(batch: Batch) -> float:
-    return len(batch[0])
 
 
 @dataclass(frozen=True)
@@ -36,16 +32,20 @@ class Problem:
         weight: batch -> what it counts in a mean over several batches (examples, tokens); default: `len(batch[0])`.
         sets: name -> examples that every evaluation measures.
         final_sets: name -> examples measured once, at the end.
-        probes: name -> function of the model, called at every evaluation (sharpness, ranks of layers, ...).
+        probes: name -> function of the model, called at every evaluation (ranks of layers, ...).
+        final_probes: the same, called once, at the end (sharpness, ...).
+        finish: a set's means -> its metrics, for those that are no means over examples (correlations, perplexity, ...).
     """
 
     train: Examples
     loss: Callable[[nn.Module, Batch], Tensor]
     measure: Measure
-    weight: Callable[[Batch], float] = _count
+    weight: Callable[[Batch], float] = count
     sets: Mapping[str, Examples] = field(default_factory=dict)
     final_sets: Mapping[str, Examples] = field(default_factory=dict)
     probes: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
+    final_probes: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
+    finish: Callable[[dict[str, float]], dict[str, float]] = dict
 
 
 class Loop:
@@ -184,7 +184,7 @@ class _Training:
         )
         first = self._restore()
         if first == 0:
-            self.run.log(step=0, **self._evaluate(self.problem.sets))
+            self.run.log(step=0, **self._evaluate(self.problem.sets, self.problem.probes))
         metrics: dict[str, float] = {}
         for step in self.run.track(range(first, self.steps), total=self.steps - first):
             self._update(step)
@@ -193,7 +193,7 @@ class _Training:
                 metrics = {"loss": self.loss_sum / self.loss_count}
                 self.loss_sum, self.loss_count = 0.0, 0
                 if done in evaluations:
-                    metrics |= self._evaluate(self.problem.sets)
+                    metrics |= self._evaluate(self.problem.sets, self.problem.probes)
                 self.run.log(step=done, **metrics)
             if self.loop.keep_every and done % self.loop.keep_every == 0:
                 self._write_weights(f"model-{done}.safetensors")
@@ -201,7 +201,7 @@ class _Training:
             every = self.loop.checkpoint_every
             if done < self.steps and (due or (every and done % every == 0)):
                 self._save(done)
-        metrics |= self._evaluate(self.problem.final_sets, probes=False)
+        metrics |= self._evaluate(self.problem.final_sets, self.problem.final_probes)
         if self.loop.keep not in (None, "none"):
             self._write_weights("model.safetensors")
         return metrics
@@ -236,7 +236,7 @@ class _Training:
                 if self.run.ranks == 1:
                     continue
                 part, numbers_of_part = index[:1], uniforms[:1]  # counts nothing, but keeps the ranks in step
-            batch = self._to_device(self.problem.train.batch(part, numbers_of_part))
+            batch = to_device(self.problem.train.batch(part, numbers_of_part), self.run.device)
             batches.append(batch)
             weights.append(0.0 if empty else float(self.problem.weight(batch)))
             numbers.append(number)
@@ -262,23 +262,21 @@ class _Training:
 
     def whole_batch(self, step: int) -> Batch:
         """A step's batch, uncut."""
-        return self._to_device(self.problem.train.batch(*self._draw(step)))
-
-    def _to_device(self, batch: Batch) -> Batch:
-        return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.run.device), batch)
+        return to_device(self.problem.train.batch(*self._draw(step)), self.run.device)
 
     # -- looking at the model --------------------------------------------------------------------------------------
 
-    def _evaluate(self, sets: Mapping[str, Examples], probes: bool = True) -> dict[str, float]:
+    def _evaluate(
+        self, sets: Mapping[str, Examples], probes: Mapping[str, Callable[[nn.Module], float]]
+    ) -> dict[str, float]:
         metrics: dict[str, float] = {}
         _tell(self.optimizer, "eval")
         self.model.eval()
         with seeded(self.run.generator("evaluation").initial_seed(), self.run.device):
             for name, examples in sets.items():
-                found = self._measure(examples)
+                found = self.problem.finish(self._measure(examples))
                 metrics |= {f"{name}_{key}": value for key, value in found.items()}
-            if probes:
-                metrics |= {name: float(probe(self.model)) for name, probe in self.problem.probes.items()}
+            metrics |= {name: float(probe(self.model)) for name, probe in probes.items()}
         _tell(self.optimizer, "train")
         return metrics
 
@@ -292,7 +290,7 @@ class _Training:
             number = first + self.run.rank
             here = number < len(batches)
             index = batches[number if here else 0]
-            batch = self._to_device(examples.batch(index, torch.empty(len(index), 0)))
+            batch = to_device(examples.batch(index, torch.empty(len(index), 0)), self.run.device)
             weight = float(self.problem.weight(batch)) if here else 0.0
             for key, value in self.problem.measure(self.model, batch).items():
                 sums[key] = sums.get(key, 0.0) + (weight * float(value) if here else 0.0)

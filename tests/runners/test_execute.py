@@ -57,10 +57,13 @@ def test_a_stale_run_is_made_again_unless_kept(executor: Executor, outputs: Path
     assert executor.run(config()).cached
 
 
-def test_not_a_number_is_a_result(executor: Executor) -> None:
-    wanted = config(("method.how", "nan"), method="toy/bad")
+@pytest.mark.parametrize(
+    ("how", "said"), [("nan", "step 0: gap is not finite"), ("overflow", "the slope is not finite")]
+)
+def test_not_a_number_is_a_result(executor: Executor, how: str, said: str) -> None:
+    wanted = config(("method.how", how), method="toy/bad")
     outcome = executor.run(wanted)
-    assert (outcome.status, outcome.error) == ("diverged", "step 0: gap is not finite")
+    assert (outcome.status, outcome.error) == ("diverged", said)
     result = json.loads((executor.store.folder(wanted) / "result.json").read_bytes())
     assert (result["status"], result["summary"]) == ("diverged", {})
     assert executor.run(wanted).cached

@@ -1,6 +1,7 @@
 """Training on two ranks of a real gloo group gives what one rank gives."""
 
 import pickle
+import shutil
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.tasks.training_cases import DiskRun, Killed, products, train, transform
+from tests.tasks.training_cases import ENCODER, DiskRun, Killed, on_task, products, train, transform
 
 Result = tuple[list[dict[str, float]], dict[str, Any]]
 
@@ -36,11 +37,33 @@ CASES: dict[str, tuple[Any, dict[str, Any], float]] = {
     "clipping": (train, {"clip_norm": 0.1, "pieces": 2}, 0.0),
     "tokens": (transform, {}, 1e-5),
     "tokens, dropout": (transform, {"dropout": 0.2, "pieces": 2}, 0.0),
+    "images": (on_task, {"task": "images", "pieces": 2, "optimizer": "sgd"}, 1e-5),
+    "images, Hessian-vector products": (
+        on_task,
+        {"task": "images", "pieces": 2, "optimizer": "curvature"},
+        1e-5,
+    ),
+    "language": (on_task, {"task": "language", "pieces": 2}, 1e-5),
+    "language, Hessian-vector products": (
+        on_task,
+        {"task": "language", "pieces": 2, "optimizer": "curvature"},
+        1e-5,
+    ),
+    "language, fsdp": (on_task, {"task": "language", "pieces": 2, "parallel": "fsdp"}, 1e-5),
+    "sentences": (on_task, {"task": "sentences", "pieces": 2}, 1e-5),
+    "sentences, Hessian-vector products": (
+        on_task,
+        {"task": "sentences", "pieces": 2, "optimizer": "curvature"},
+        1e-5,
+    ),
     "fsdp": (transform, {"parallel": "fsdp", "clip_norm": 1.0}, 1e-5),
     "fsdp, dropout": (transform, {"parallel": "fsdp", "dropout": 0.2, "pieces": 4}, 1e-5),
 }
 RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "curvature": (train, {"optimizer": "curvature", "model": "dropout", "pieces": 2}),
+    "images": (on_task, {"task": "images", "pieces": 2, "optimizer": "curvature"}),
+    "language": (on_task, {"task": "language", "pieces": 2}),
+    "sentences": (on_task, {"task": "sentences", "pieces": 2}),
     "batch norm": (train, {"optimizer": "adam", "model": "batch_norm", "pieces": 2}),
     "fsdp": (transform, {"parallel": "fsdp", "dropout": 0.2, "pieces": 2, "keep": "last"}),
 }
@@ -111,6 +134,7 @@ def _difference(a: Result, b: Result) -> float:
 @pytest.mark.slow
 def test_two_ranks(tmp_path: Path) -> None:
     """One group for all cases, since starting one is most of the time."""
+    shutil.copytree(DiskRun().artifact(ENCODER), tmp_path / "artifact")
     mp.spawn(_rank, (str(tmp_path),), nprocs=2)
     found = [pickle.loads((tmp_path / f"{rank}.pkl").read_bytes()) for rank in (0, 1)]
     assert found[0] == found[1]  # every rank sees the same numbers

@@ -14,12 +14,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tasks.training.classification import Classification
-from tasks.training.examples import CropFlip, TensorExamples
+from tasks.training.examples import CropFlip, Normalize, TensorExamples
+from tasks.training.language_model import LanguageModel
 from tasks.training.loop import Loop, Problem
 from tasks.training.models import MLP, ResNet
 from tasks.training.parallel import Objective, Piece, Replicas
 from tasks.training.recipe import Recipe
 from tasks.training.schedule import Cosine
+from tasks.training.sentences import SentenceClassification
+from tasks.training.transformer import Transformer
 from tests.fake_run import FakeRun
 
 
@@ -30,6 +33,10 @@ class DiskRun(FakeRun):
         super().__init__(seed, folder)
         self.rank, self.ranks = rank, ranks
         self.saves = 0
+
+    def artifact(self, node: Any) -> Path:
+        """Of several ranks: what was made before they started, as the harness does."""
+        return self.dir.parent / "artifact" if self.ranks > 1 else super().artifact(node)
 
     def save(self, state: dict[str, Any]) -> None:
         self.saves += 1
@@ -164,7 +171,81 @@ def train(
     if kill_at is not None:
         factory = functools.partial(_mortal, factory, kill_at)
     augmentation = CropFlip(pad=1) if crop else None
-    Classification(Blobs(), MODELS[model], Loop(**settings), 0.3, augmentation, dtype).evaluate(factory, run)
+    Classification(
+        Blobs(), MODELS[model], Loop(**settings), test_fraction=0.3, augmentation=augmentation, dtype=dtype
+    ).evaluate(factory, run)
+    return run
+
+
+class Verses:
+    """A text in which a few words recur."""
+
+    def text(self, split: str) -> str:
+        words, order = ["to", "be", "or", "not", "that", "is"], random.Random(len(split))
+        return " ".join(order.choice(words) for _ in range(400 if split == "train" else 60))
+
+
+class Statements:
+    """Pairs of sentences, of different lengths; the label says whether they share their last word."""
+
+    def examples(self, split: str) -> tuple[list[tuple[str, str]], list[int]]:
+        order, words = random.Random(len(split)), ["to", "be", "or", "not"]
+        pairs = [[order.choices(words, k=order.randint(1, 6)) for _ in "ab"] for _ in range(37)]
+        return [(" ".join(a), " ".join(b)) for a, b in pairs], [int(a[-1] == b[-1]) for a, b in pairs]
+
+
+class Bytes(Blobs):
+    """Blobs as bytes, with noise in their labels."""
+
+    def images(self, split: str) -> Tensor:
+        return (40 * self.x + 128).clamp(0, 255).to(torch.uint8)
+
+
+ENCODER = {
+    "_target_": "tasks.language.encoder.build",
+    "_artifact_": True,
+    "data": {"_target_": "tests.tasks.training_cases.Verses"},
+    "vocabulary": 40,
+    "width": 8,
+    "layers": 2,
+    "heads": 2,
+    "length": 12,
+    "steps": 2,
+    "batch_size": 4,
+    "lr": 0.01,
+    "seed": 0,
+}
+
+
+def on_task(
+    run: FakeRun, task: str, optimizer: str = "adamw", kill_at: int | None = None, **settings: Any
+) -> FakeRun:
+    """One training on one of the tasks, made small."""
+    seed_all(run.seed)
+    settings = {"batch_size": 12, "steps": 8, "points": 8, "evaluations": 2} | settings
+    loop = Loop(schedule=Cosine(warmup=2), evaluation_batch_size=9, **settings)
+    tasks: dict[str, Callable[[], Any]] = {
+        "images": lambda: Classification(
+            Bytes(),
+            MODELS["batch_norm"],
+            loop,
+            test_fraction=0.3,
+            train_size=50,
+            label_noise=0.4,
+            augmentation=CropFlip(pad=1),
+            normalize=Normalize([0.5, 0.5], [0.2, 0.3]),
+        ),
+        "language": lambda: LanguageModel(
+            Verses(), functools.partial(Transformer, width=8, heads=2, dropout=0.2), loop, length=10
+        ),
+        "sentences": lambda: SentenceClassification(
+            Statements(), ENCODER, loop, max_length=12, train_size=31, classifier_dropout=0.2
+        ),
+    }
+    factory = OPTIMIZERS[optimizer]
+    if kill_at is not None:
+        factory = functools.partial(_mortal, factory, kill_at)
+    tasks[task]().evaluate(factory, run)
     return run
 
 

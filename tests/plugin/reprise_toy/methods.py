@@ -26,7 +26,7 @@ class Sign(Descent):
 
 
 class Bad(Descent):
-    """Fails in the way it is told to: nan, raise, exit, loop, die, leak; with another word it does not."""
+    """Fails in the way it is told to: nan, overflow, raise, exit, loop, die, leak; with another word it does not."""
 
     def __init__(self, how: str = "raise", lr: float = 0.1):
         super().__init__(lr, "bad")
@@ -35,6 +35,8 @@ class Bad(Descent):
     def move(self, x: float, slope: float) -> float:
         if self.how == "nan":
             return float("nan")
+        if self.how == "overflow":
+            raise FloatingPointError("the slope is not finite")
         if self.how == "raise":
             raise ArithmeticError("this method cannot add")
         if self.how == "exit":
