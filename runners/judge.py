@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from runners.sweep import Sweep
 
-LARGEST_CSV = 300_000  # bytes
+LARGEST_CSV = 200_000  # bytes
 
 
 class Evidence:
@@ -50,7 +50,7 @@ def write(sweep: Sweep, folder: Path) -> dict[str, Any]:
     evidence = {name: Evidence(sweep, name) for name in sweep.cells}
     verdicts = judge(sweep, evidence)
     write_atomic(folder / "verdicts.json", json.dumps(verdicts, indent=1, allow_nan=False) + "\n")
-    for old in ("tuning.csv", "curves.csv", "curves.parquet"):  # of a report that had them
+    for old in ("tuning.csv", "tuning.parquet", "curves.csv", "curves.parquet"):  # of a report that had them
         (folder / old).unlink(missing_ok=True)
     _tables(sweep, evidence, folder)
     _figures(sweep, evidence, folder)
@@ -159,8 +159,7 @@ def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
     if sweep.tables:
         parts = [pd.DataFrame(table).assign(experiment=name) for name, table in sweep.tables.items()]
         tuning = pd.concat(parts, ignore_index=True)
-        text = tuning.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        write_atomic(folder / "tuning.csv", text)
+        _table(folder / "tuning", tuning, "%.6g")
 
 
 def _table(place: Path, table: pd.DataFrame, digits: str) -> None:

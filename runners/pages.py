@@ -361,13 +361,25 @@ def _scale_view(scale: Scale, folder: Path) -> dict[str, Any]:
 
 
 def _tuning_view(scale: Scale, folder: Path) -> dict[str, Any] | None:
-    rows = published.read_csv(scale.folder / "tuning.csv")
+    rows = published.read_table(scale.folder / "tuning")
     if not rows:
         return None
     columns = list(rows[0])[:12]
-    kept = [[row.get(name) or "" for name in columns] for row in rows[:MAX_ROWS]]
-    href = _link(scale.folder / "tuning.csv", folder)
-    return {"scale": scale.name, "columns": columns, "rows": kept, "total": len(rows), "href": href}
+    kept = [[_cell(row[name]) for name in columns] for row in rows[:MAX_ROWS]]
+    file = next(path for path in scale.data_files if path.stem == "tuning")
+    href = _link(file, folder)
+    return {
+        "scale": scale.name,
+        "columns": columns,
+        "rows": kept,
+        "total": len(rows),
+        "href": href,
+        "name": file.name,
+    }
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _figure(paper: Paper, scale: Scale, path: Path, folder: Path, room: list[int] | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What is published and what is planned, read for the pages: papers' YAML files beside their results.
 
-Only small files are read (``verdicts.json``, ``runs.csv``, ``tuning.csv``); no pandas, so that ten thousand
+Only small files are read (``verdicts.json``, tables of ``runs`` and ``tuning``); no pandas, so that ten thousand
 runs are summed in a moment.
 """
 
@@ -52,7 +52,10 @@ class Scale:
     @property
     def data_files(self) -> list[Path]:
         """Files a reader may want to open."""
-        names = ("verdicts.json", "runs.csv", "runs.parquet", "curves.csv", "curves.parquet", "tuning.csv")
+        tables = [
+            f"{name}{suffix}" for name in ("runs", "curves", "tuning") for suffix in (".csv", ".parquet")
+        ]
+        names = ["verdicts.json", *tables]
         return [self.folder / name for name in names if (self.folder / name).is_file()]
 
 
@@ -244,16 +247,20 @@ def run_cells(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_runs(folder: Path) -> list[dict[str, Any]]:
-    """Rows of ``runs.csv``, or of ``runs.parquet`` where there are many (only the columns needed here)."""
-    if not (folder / "runs.parquet").is_file():
-        return list(read_csv(folder / "runs.csv"))
+    """Rows of the table ``runs`` (where there are many, only the columns needed here)."""
+    return read_table(folder / "runs", ("experiment", "method", "task", "status", "seconds"))
+
+
+def read_table(place: Path, columns: tuple[str, ...] | None = None) -> list[dict[str, Any]]:
+    """Rows of ``<place>.csv``, or of ``<place>.parquet`` (there: of these columns alone); a missing table has none."""
+    large = place.with_suffix(".parquet")
+    if not large.is_file():
+        return list(read_csv(place.with_suffix(".csv")))
     import pyarrow.parquet
 
-    file = pyarrow.parquet.ParquetFile(folder / "runs.parquet")
-    wanted = ("experiment", "method", "task", "status", "seconds")
-    rows: list[dict[str, Any]] = file.read(
-        [name for name in wanted if name in file.schema_arrow.names]
-    ).to_pylist()
+    file = pyarrow.parquet.ParquetFile(large)
+    names = [name for name in columns if name in file.schema_arrow.names] if columns else None
+    rows: list[dict[str, Any]] = file.read(names).to_pylist()
     return rows
 
 

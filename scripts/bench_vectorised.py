@@ -3,13 +3,15 @@
     .venv/bin/python scripts/bench_vectorised.py [gs_poweropt ...]
 
 CPU seconds of one process with one thread: all repeats at once, and the same repeats one by one (a sample of them,
-scaled up). Both give the same numbers, bit for bit; the script checks it. Other papers add a function to `BENCHES`.
+scaled up). Both give the same numbers; the script checks it. Other papers add a function to `BENCHES`.
 """
 
 # ruff: noqa: E402 (thread counts and the search path come before the libraries)
+import json
 import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -134,7 +136,67 @@ def sgd_time() -> None:
     report(f"{runs} runs at E/η = 8", middle - begin, (end - middle) * together.sum() / single.sum())
 
 
-BENCHES = {"gs_poweropt": gs_poweropt, "sgd_time": sgd_time}
+def signsgd() -> None:
+    """Tracking in 400 dimensions, and the equation of the risk in 2,000."""
+    import numpy as np
+
+    from methods.minimize.signsgd import Gaussian, risk_ode
+
+    repeats("40 repeats, d = 400", "minimize/signsgd", "minimize/one_pass", {"inputs.dim": 400, "repeats": 40})
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((2000, 2000)))[0]
+    K = (turn * np.linspace(0.2, 2.0, 2000)) @ turn.T
+    begin = time.process_time()
+    risk_ode(K, np.full(2000, 0.02), 0.7, Gaussian(0.5))(np.linspace(0, 10, 50))
+    print(f"{'equation of the risk, d = 2,000, K rotated':44} {time.process_time() - begin:14.2f} s")
+
+
+def shuffling() -> None:
+    """Tug of war and least absolute deviations."""
+    for name in ("tug_of_war", "least_absolute_deviations"):
+        repeats(f"200 repeats, {name}", "minimize/random_reshuffle", f"minimize/{name}", {"repeats": 200})
+
+
+def two_step_iht() -> None:
+    """Sparse regression with gradients and with function values."""
+    for name in ("iht_2sp", "hzo_ht_2sp"):
+        repeats(f"50 repeats, {name}", f"minimize/{name}", "minimize/sparse_regression", {"repeats": 50})
+
+
+def repeats(label: str, method: str, task: str, leaves: dict[str, int]) -> None:
+    """A task with `repeats`, through the harness's own recorder, against the same with one repeat."""
+    from runners import build, compose
+    from runners.recorder import Recorder
+
+    def search(count: int) -> tuple[float, dict[str, list[float]]]:
+        triples = [(f"task.{leaf}", value, "") for leaf, value in (leaves | {"repeats": count}).items()]
+        config = compose.compose_run(method, task, lambda _: triples)
+        parts = [build.build(config[part], part, resolve_run=dict, top=True) for part in ("task", "method")]
+        with tempfile.TemporaryDirectory() as folder:
+            run = Recorder(Path(folder), config)
+            begin = time.process_time()
+            parts[0].evaluate(parts[1], run)
+            seconds = time.process_time() - begin
+            run.close(ended=True)
+            line = (Path(folder) / "rows.jsonl").read_text().splitlines()[0]
+        return seconds, json.loads(line)["columns"]
+
+    search(1)  # libraries load
+    together, row = search(leaves["repeats"])
+    alone, single = search(1)
+    for name, (value, *_) in row.items():  # sums of a batch may be taken in another order
+        close = value == single[name][0] or math.isclose(value, single[name][0], rel_tol=1e-6, abs_tol=1e-12)
+        assert close, (name, value, single[name][0])
+    report(label, together, alone * leaves["repeats"])
+
+
+BENCHES = {
+    "gs_poweropt": gs_poweropt,
+    "sgd_time": sgd_time,
+    "signsgd": signsgd,
+    "shuffling": shuffling,
+    "two_step_iht": two_step_iht,
+}
 
 
 def main() -> None:

@@ -561,3 +561,17 @@ def test_origin_of_settings():
 def test_durations():
     texts = [formats.duration(x) for x in (0.25, 12, 95, 5400, 200_000, None)]
     assert texts == ["0.25 s", "12 s", "1.6 min", "1.5 h", "2.3 d", "—"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_tuning_table_in_either_form(site, suffix):
+    import pandas as pd
+
+    site.paper()
+    site.publish("alpha", "laptop")
+    place = site.results / "alpha" / "laptop" / f"tuning{suffix}"
+    table = pd.DataFrame({"method": ["a", "b"] * 100, "score": [0.1234567891, None] * 100})
+    table.to_csv(place, index=False, float_format="%.6g") if suffix == ".csv" else table.to_parquet(place)
+    page = words(site.page())
+    assert "a 0.123457 b" in page
+    assert f"50 more rows in tuning{suffix}" in page
