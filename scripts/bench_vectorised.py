@@ -142,7 +142,9 @@ def signsgd() -> None:
 
     from methods.minimize.signsgd import Gaussian, risk_ode
 
-    repeats("40 repeats, d = 400", "minimize/signsgd", "minimize/one_pass", {"inputs.dim": 400, "repeats": 40})
+    repeats(
+        "40 repeats, d = 400", "minimize/signsgd", "minimize/one_pass", {"inputs.dim": 400, "repeats": 40}
+    )
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.standard_normal((2000, 2000)))[0]
     K = (turn * np.linspace(0.2, 2.0, 2000)) @ turn.T
