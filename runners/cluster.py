@@ -142,8 +142,9 @@ def _status(paper: Any, scale: str, options: dict[str, str]) -> int:
     for job in missing:
         counts.setdefault(job.label.partition(":")[0], Counter())[_state(job, sweep, queued)] += 1
     for name, group in sweep.board.groups.items():
-        if group["cached"]:
-            counts.setdefault(name, Counter())["done"] += int(group["cached"])
+        for key, state in (("stored", "done"), ("shared", "shared with another experiment")):
+            if group[key]:
+                counts.setdefault(name, Counter())[state] += int(group[key])
     for name, states in counts.items():
         print(f"{name}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
     for name in sweep.order:

@@ -46,12 +46,13 @@ class Board:
         else:
             self._line()
 
-    def add(self, group: str, jobs: Sequence[Job], cached: int = 0) -> None:
-        """Announce jobs of a group, and how many the store already has."""
+    def add(self, group: str, jobs: Sequence[Job], stored: int = 0, shared: int = 0) -> None:
+        """Announce a group: its jobs, how many more the store has, how many more a group before it counts."""
         entry = self._entry(group)
-        entry["total"] += len(jobs) + cached
-        entry["done"] += cached
-        entry["cached"] += cached
+        entry["total"] += len(jobs) + stored
+        entry["done"] += stored
+        entry["stored"] += stored
+        entry["shared"] += shared
         for job in jobs:
             self._group_of[job.id] = group
 
@@ -96,7 +97,7 @@ class Board:
         return seconds / self.workers
 
     def _entry(self, group: str) -> dict[str, float]:
-        keys = ("total", "done", "cached", "ran", "failed", "diverged", "seconds")
+        keys = ("total", "done", "stored", "shared", "ran", "failed", "diverged", "seconds")
         return self.groups.setdefault(group, dict.fromkeys(keys, 0.0))
 
     def _say(self, text: str) -> None:
@@ -113,7 +114,8 @@ class Board:
         if self.quiet:
             return
         for name, entry in self.groups.items():
-            extra = "".join(f", {int(entry[k])} {k}" for k in ("cached", "failed", "diverged") if entry[k])
+            kinds = ("stored", "shared", "failed", "diverged")
+            extra = "".join(f", {int(entry[kind])} {kind}" for kind in kinds if entry[kind])
             parts.append(f"{name} {int(entry['done'])}/{int(entry['total'])}{extra}")
         if parts:
             clock = _clock(time.monotonic() - self.started)
@@ -129,7 +131,7 @@ class Board:
         table = Table(
             title=f"{self.title}   {_clock(time.monotonic() - self.started)}, left {_clock(self.eta())}"
         )
-        for column in ("experiment", "done", "of", "stored", "failed", "diverged", "now"):
+        for column in ("experiment", "done", "of", "stored", "shared", "failed", "diverged", "now"):
             table.add_column(column, justify="left" if column == "experiment" else "right")
         now: dict[str, list[str]] = {}
         for job, (done, total) in self._running.items():
@@ -137,7 +139,8 @@ class Board:
                 f"{100 * done / total:.0f}%" if total else f"{done}"
             )
         for name, entry in self.groups.items():
-            counts = [str(int(entry[key])) for key in ("done", "total", "cached", "failed", "diverged")]
+            keys = ("done", "total", "stored", "shared", "failed", "diverged")
+            counts = [str(int(entry[key])) for key in keys]
             table.add_row(name, *counts, " ".join(now.get(name, [])))
         return table
 

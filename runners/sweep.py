@@ -236,6 +236,7 @@ class Sweep:
         prints: dict[tuple[int, int], str] = {}  # by the parts that runs share
         for name, cells in groups.items():
             own = []
+            stored = 0
             for cell in cells:
                 parts = id(cell.config["method"]), id(cell.config["task"])
                 cell.fingerprint = prints.get(parts) or self.fingerprints.of(cell.config)
@@ -246,6 +247,7 @@ class Sweep:
                 self.problems += hit.problems
                 if hit.state == "finished" and hit.result is not None:
                     self.results[cell.id] = self._shared(hit.result, cell)
+                    stored += 1
                     continue
                 labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
                 label = " ".join(str(value) for value in cell.coordinates.values())
@@ -260,7 +262,7 @@ class Sweep:
                     )
                 )
                 jobs[cell.id] = own[-1]
-            self.board.add(name, own, cached=len(cells) - len(own))
+            self.board.add(name, own, stored=stored, shared=len(cells) - len(own) - stored)
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
