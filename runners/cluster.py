@@ -37,11 +37,10 @@ def run(arguments: list[str]) -> int:
     if command not in COMMANDS:
         raise ConfigError(f"unknown command '{command}'{nearest(command, COMMANDS)}")
     options = dict(cli.pairs(rest))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
     from runners.paper import SCALES, Paper
+    from runners.reproduce import OPTIONS
 
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, (*OPTIONS, "seeds")))
     if command == "cancel":
         return _cancel(paper.slug, options)
     scale = cli.take(options, "scale", "paper", SCALES)

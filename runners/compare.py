@@ -99,6 +99,7 @@ def run(arguments: list[str]) -> int:
     from runners.compose import check_option
 
     options = dict(cli.pairs(arguments))
+    cli.check_names(options, OPTIONS)
     kind = options.pop("kind", "")
     kinds = sorted({name.partition("/")[0] for name in places.options("method") if "/" in name})
     if kind not in kinds:
@@ -114,9 +115,6 @@ def run(arguments: list[str]) -> int:
         group: {key: options.pop(key) for key in list(options) if key.startswith(f"{group}.")}
         for group in ("launcher", "tracker")
     }
-    for key in options:
-        if key not in ("device", "dtype") and "." not in key:
-            raise ConfigError(f"unknown option '{key}'{nearest(key, OPTIONS)}")
     fill(plan, tasks, methods)
 
     from runners.paper import Paper
@@ -148,9 +146,7 @@ def run(arguments: list[str]) -> int:
 
     folder = places.outputs() / "compare" / kind
     comparison.show(comparison.write(sweep, plan, folder), plan, folder)
-    if sweep.failures:
-        print(f"{len(sweep.failures)} runs failed", file=sys.stderr)
-    return 1 if sweep.failures else 0
+    return sweep.exit_code()
 
 
 def _count(options: dict[str, str], key: str, default: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ class Board:
         self.stream = stream or sys.stderr
         self.groups: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
+        self.refused: Counter[str] = Counter()  # bad input that runs failed by: what is wrong -> how many
         self.started = time.monotonic()
         self._running: dict[str, tuple[int, int]] = {}
         self._group_of: dict[str, str] = {}
@@ -66,7 +68,10 @@ class Board:
             entry["failed"] += 1
             text = f"{outcome.status}: {job.label} {job.id}: {outcome.error}"
             self.failures.append(text)
-            self._say(text)
+            if outcome.refused:
+                self.refused[outcome.error] += 1
+            if self.refused[outcome.error] <= 1:  # what all runs refuse is said once
+                self._say(text)
         elif outcome.status == "diverged":
             entry["diverged"] += 1
 

@@ -107,6 +107,7 @@ def test_what_is_left_out_is_said(valley, command):
     ("arguments", "words"),
     [
         (["kind=toi"], "nearest: toy"),
+        (["kidn=toy"], "unknown option 'kidn'; nearest: kind"),
         (["kind=toy", "tasks=vally"], "unknown task 'vally' of kind toy; nearest: toy/valley"),
         (["kind=toy", "methods=descnt"], "nearest: toy/descent"),
         (["kind=toy", "tasks=bowl"], "does not say what to compare"),
