@@ -208,7 +208,9 @@ def check_value(key: str, value: Any, at: str = "") -> None:
         near = nearest(str(value).lower().replace("gpu", "cuda"), ("cpu", "cuda", "cuda:0", "mps"))
         raise ConfigError(f"{at}device={value}: expected cpu, cuda, cuda:<number> or mps{near}")
     if key == "dtype" and value is not None and value not in DTYPES:
-        raise ConfigError(f"{at}dtype={value}: expected one of {', '.join(DTYPES)}{nearest(str(value), DTYPES)}")
+        raise ConfigError(
+            f"{at}dtype={value}: expected one of {', '.join(DTYPES)}{nearest(str(value), DTYPES)}"
+        )
     if key == "seed" and not (type(value) is int and value >= 0):
         raise ConfigError(f"{at}seed={value!r}: expected a whole number of at least 0")
 

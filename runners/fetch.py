@@ -52,7 +52,9 @@ def run(arguments: list[str]) -> int:
         except FileNotFoundError as problem:
             missing += 1
             # This was the fetch that the message advises.
-            print(f"missing: {FETCH.sub('', str(problem))}", *_by_hand(door, node), sep="\n  ", file=sys.stderr)
+            print(
+                f"missing: {FETCH.sub('', str(problem))}", *_by_hand(door, node), sep="\n  ", file=sys.stderr
+            )
     if not doors:
         print(f"{paper.slug} needs no data at scale {scale}")
     if missing:
@@ -63,14 +65,18 @@ def run(arguments: list[str]) -> int:
 def _by_hand(door: Any, node: dict[str, Any]) -> list[str]:
     """Where files that could not be fetched go, and how they are told; for what is no set of files, another way."""
     if not hasattr(door, "paths"):
-        return ["try again where the network reaches its source" + (f": {s}" if (s := node.get("source")) else "")]
+        return [
+            "try again where the network reaches its source" + (f": {s}" if (s := node.get("source")) else "")
+        ]
     roots = [Path(root).expanduser() for root in filter(None, [os.environ.get("REPRISE_DATA")])]
     roots.append(places.cache() / "data")
     found = []
-    for file, digest in node["files"].items():
+    for file, checksum in node["files"].items():
         if not any((root / file).is_file() for root in roots):
             url = (node.get("urls") or {}).get(file)
-            found.append(f"put it at {roots[0] / file} (SHA-256 {digest})" + (f", from {url}" if url else ""))
+            found.append(
+                f"put it at {roots[0] / file} (SHA-256 {checksum})" + (f", from {url}" if url else "")
+            )
     return found or ["put files with the checksums of its YAML there"]
 
 

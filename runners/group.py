@@ -58,7 +58,7 @@ def check_devices(config: Config, gpus: int | None = None) -> None:
         raise ConfigError(f"device={device}: this machine has no Apple GPU that PyTorch can use")
     if asked := gpus_asked(config):
         if not visible_gpus():
-            raise ConfigError(f"device={device}: this machine has no NVIDIA GPU (0 GPUs may be used here)")
+            raise ConfigError(f"device={device}: this machine has no NVIDIA GPU")
         have = len(visible_gpus()) if gpus is None else gpus
         index = int(device.partition(":")[2] or 0)
         what = f"ranks={ranks} on {device}" if asked == ranks else f"resources.gpus={asked}"

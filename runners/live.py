@@ -27,6 +27,7 @@ class Board:
         self.refused: Counter[str] = Counter()  # bad input that runs failed by: what is wrong -> how many
         self.started = time.monotonic()
         self._running: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, float] = {}  # when a running job was first seen
         self._group_of: dict[str, str] = {}
         self._live: Any = None
         self._plain_at = self.started
@@ -78,11 +79,16 @@ class Board:
     def tick(self, running: dict[str, tuple[int, int]]) -> None:
         """Show progress (called about twice a second)."""
         self._running = running
+        now = time.monotonic()
+        self._since = {job: self._since.get(job, now) for job in running}
         if self._live is None and time.monotonic() - self._plain_at > PLAIN_SECONDS:
             self._line()
 
     def eta(self) -> float | None:
-        """Seconds left, from the mean cost of the runs that ended and the progress of those that run."""
+        """Seconds left, from the mean cost of the runs that ended and the progress of those that run.
+
+        Before any has ended, their cost is what the progress of those that run comes to.
+        """
         left = sum(entry["total"] - entry["done"] for entry in self.groups.values())
         if not left:
             return 0.0
@@ -92,14 +98,27 @@ class Board:
             if rest and entry["ran"]:
                 seconds += rest * entry["seconds"] / entry["ran"]
             elif rest:
-                everything = [e for name, e in self.groups.items() if e["ran"] and name != ARTIFACTS]
-                if not everything:
+                mean = self._mean()
+                if mean is None:
                     return None
-                seconds += rest * sum(e["seconds"] for e in everything) / sum(e["ran"] for e in everything)
+                seconds += rest * mean
         parts = [done / total for done, total in self._running.values() if total]
         if parts and left:
             seconds *= max(0.0, 1 - sum(parts) / left)
         return seconds / self.workers
+
+    def _mean(self) -> float | None:
+        """Seconds of a run of whatever group."""
+        ended = [entry for name, entry in self.groups.items() if entry["ran"] and name != ARTIFACTS]
+        if ended:
+            return sum(entry["seconds"] for entry in ended) / sum(entry["ran"] for entry in ended)
+        now = time.monotonic()
+        guesses = [
+            (now - self._since[job]) * total / done
+            for job, (done, total) in self._running.items()
+            if done and total and job in self._since and self._group_of.get(job) != ARTIFACTS
+        ]
+        return sum(guesses) / len(guesses) if guesses else None
 
     def _entry(self, group: str) -> dict[str, float]:
         keys = ("total", "done", "stored", "shared", "ran", "failed", "diverged", "seconds")

@@ -54,7 +54,9 @@ def _line(path: str, node: Config, message: str) -> str:
     places = {key: _place(key, message) for key in values}
     if all(place < 0 for place in places.values()):
         places = {key: _place(str(value), message) for key, value in values.items()}
-    found = min((place, key) for place, key in [*((p, k) for k, p in places.items() if p >= 0), (len(message), "")])
+    found = min(
+        (place, key) for place, key in [*((p, k) for k, p in places.items() if p >= 0), (len(message), "")]
+    )
     if key := found[1]:
         same = message.removeprefix(f"{key}={values[key]}").lstrip(": ")  # a message may name both itself
         return f"{path}.{key}={values[key]}: {same or message}"

@@ -196,7 +196,9 @@ def test_hydra_sweeps_say_it_as_clearly(
 
 
 @pytest.mark.parametrize(
-    "case", [CASES[0], next(case for case in CASES if case[0] == REPRODUCE and case[1])], ids=["run", "reproduce"]
+    "case",
+    [CASES[0], next(case for case in CASES if case[0] == REPRODUCE and case[1])],
+    ids=["run", "reproduce"],
 )
 def test_the_same_in_a_process_of_its_own(process: Callable[..., SimpleNamespace], case: tuple) -> None:
     module, arguments, expected = case

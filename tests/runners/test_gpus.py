@@ -23,12 +23,6 @@ experiments:
 """
 
 
-@pytest.fixture
-def gpus(monkeypatch: Any) -> None:
-    """As if the machine had GPUs."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("gpus")
 def test_runs_have_gpus_of_their_own(conf: Any, process: Any, store: Store) -> None:
@@ -159,7 +153,10 @@ def test_too_many(arguments: tuple[str, ...], message: str, conf: Any, command: 
     [
         (("launcher.gpus=[0,1]",), "device=cuda: this machine has no NVIDIA GPU"),
         (("device=mps",), "device=mps: this machine has no Apple GPU"),
-        (("device=cpu", "task.resources.gpus=2"), "task.resources.gpus=2: no run here is on a GPU; add device=cuda"),
+        (
+            ("device=cpu", "task.resources.gpus=2"),
+            "task.resources.gpus=2: no run here is on a GPU; add device=cuda",
+        ),
     ],
 )
 def test_a_machine_without_gpus(

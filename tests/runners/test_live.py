@@ -55,6 +55,21 @@ def test_the_time_left_goes_by_what_runs_cost() -> None:
     assert unknown.eta() is None
 
 
+def test_the_first_run_tells_the_time_left_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    board = Board("x", 1, io.StringIO())
+    board.add("one", jobs(3))
+    board.tick({"id0": (0, 10)})
+    assert board.eta() is None
+    now[0] += 4.0
+    board.tick({"id0": (2, 10)})
+    assert board.eta() == pytest.approx(3 * 20 - 4)
+    board.ended(jobs(1)[0], Outcome("id0", "done", 30.0))
+    board.tick({})
+    assert board.eta() == pytest.approx(2 * 30)
+
+
 def test_a_terminal_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -63,7 +78,15 @@ def test_a_terminal_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         board.ended(jobs(1, first=5)[0], Outcome("id5", "failed", 1.0, error="[red] is no colour"))
         time.sleep(0.05)
     shown = stream.getvalue()
-    for text in ("paper smoke", "one", "two", "50%", "stored", "shared", "failed: job 5 id5: [red] is no colour"):
+    for text in (
+        "paper smoke",
+        "one",
+        "two",
+        "50%",
+        "stored",
+        "shared",
+        "failed: job 5 id5: [red] is no colour",
+    ):
         assert text in shown
 
 

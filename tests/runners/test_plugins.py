@@ -1,6 +1,7 @@
 """A package elsewhere adds methods, tasks and papers: an entry point, a conf folder, not one edit here."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,21 @@ def test_its_code_is_part_of_the_fingerprint() -> None:
     config = compose.compose_run("toy/descent", "toy/bowl", lambda _: [])
     modules = Fingerprinter().modules({config["method"]["_target_"], config["task"]["_target_"]})
     assert {"reprise_toy", "reprise_toy.methods", "reprise_toy.helper", "reprise_toy.tasks"} == set(modules)
+
+
+def test_papers_are_listed_with_their_verdicts_at_both_scales(
+    command: Callable[..., SimpleNamespace],
+) -> None:
+    for scale, verdicts in {
+        "smoke": ["reproduced"],
+        "laptop": ["reproduced", "inconclusive", "reproduced", "shown"],
+        "paper": ["not run"],
+    }.items():
+        path = places.results() / "toy" / scale / "verdicts.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"claims": [{"verdict": verdict} for verdict in verdicts]}))
+    line = next(line for line in command("runners.list").out.splitlines() if line.startswith("toy "))
+    assert line.endswith("on a line  [laptop: 2 reproduced, 1 inconclusive]  [paper: nothing judged]")
 
 
 def test_the_lists_name_them(command: Callable[..., SimpleNamespace]) -> None:

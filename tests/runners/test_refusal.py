@@ -23,7 +23,7 @@ LINE = "method.lr=-1.0: expected a number above 0"
 
 def caught(call: Callable[[], Any]) -> BaseException:
     """What a call raises."""
-    with pytest.raises(BaseException) as info:  # noqa: PT011
+    with pytest.raises(BaseException) as info:
         call()
     return info.value
 

@@ -61,7 +61,7 @@ def test_the_toy_paper(command: Command, outputs: Path) -> None:
         "at_scale": "not run",
         "tuned_apart": "reproduced",
     }
-    for name in ("lower_gap", "reproduced", "not run"):
+    for name in ("lower_gap", "reproduced", "not run", "too small to mean anything"):
         assert name in ended.out
     published = places.results() / "toy" / "smoke"
     names = {path.relative_to(published).as_posix() for path in published.rglob("*") if path.is_file()}
@@ -201,7 +201,7 @@ def test_plain_lines_where_there_is_no_terminal(
     assert "one 12/12, 12 stored" in again.err
 
 
-def test_the_committed_verdicts_stand_beside(command: Command, small: Callable[..., tuple[str, ...]]) -> None:
+def test_the_published_verdicts_stand_beside(command: Command, small: Callable[..., tuple[str, ...]]) -> None:
     command(*small(), "publish=true")
     path = places.results() / "small" / "smoke" / "verdicts.json"
     path.write_text(path.read_text().replace('"reproduced"', '"contradicted"'))
