@@ -1,4 +1,4 @@
-"""What runs will cost, before they start: by earlier runs like them, else by published ones, else by the YAML's limit."""
+"""What runs will cost, before they start: by earlier runs, else by published ones, else by what the YAML allows."""
 
 from __future__ import annotations
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 USAGE = """
 usage: python -m runners.fetch paper=<slug> [scale=laptop]
 """
-
-
-FETCH = re.compile(r"[;,] (point REPRISE_DATA at a folder that holds it, )?(or )?run: make fetch-<paper>")
+# What messages advise elsewhere, and what has just been tried here.
+ADVICE = re.compile(r"[;,] (point REPRISE_DATA at a folder that holds it, )?(or )?run: make fetch-<paper>")
 
 
 def run(arguments: list[str]) -> int:
@@ -51,10 +50,8 @@ def run(arguments: list[str]) -> int:
             )
         except FileNotFoundError as problem:
             missing += 1
-            # This was the fetch that the message advises.
-            print(
-                f"missing: {FETCH.sub('', str(problem))}", *_by_hand(door, node), sep="\n  ", file=sys.stderr
-            )
+            text = ADVICE.sub("", str(problem)).replace("<paper>", paper.slug)
+            print(f"missing: {text}", *_by_hand(door, node), sep="\n  ", file=sys.stderr)
     if not doors:
         print(f"{paper.slug} needs no data at scale {scale}")
     if missing:

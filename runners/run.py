@@ -96,7 +96,8 @@ def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[s
         print(f"{outcome.id}: another process is at it ({folder})", file=sys.stderr)
         return 1
     if outcome.refused:
-        raise ConfigError(outcome.error)
+        print(f"error: {outcome.error}", file=sys.stderr)
+        return 2
     stored = " (stored)" if outcome.cached else ""
     print(f"{outcome.status}{stored} {outcome.id} in {outcome.seconds:.2f} s: {folder}")
     if outcome.status in ("done", "diverged"):

@@ -57,6 +57,8 @@ def test_a_run(command: Command, conf: Callable[[str, str], Path]) -> None:
     ended = command(*run, "method.lr=-1")
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: {LINE}\n")
     assert command(*run).code == 0
+    swept = command("runners.run", "-m", *run[1:], "method.lr=-1,0.2")  # the others run all the same
+    assert (swept.code, swept.err.count(LINE), swept.out.count("done ")) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(("other", "code"), [("sign", 2), ("bad", 1)])
