@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -69,7 +70,7 @@ def check_devices(config: Config, gpus: int | None = None) -> None:
 
 
 def _has_mps() -> bool:
-    if sys.platform != "darwin":
+    if platform.system() != "Darwin":
         return False
     import torch
 

@@ -121,7 +121,7 @@ class Store:
         """Write ``failure.json``, for a run that its own process could not record (killed, timed out) too."""
         folder = self.folder(config, run_id)
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"id": run_id, "status": status, "error": error, "traceback": detail}
+        record: dict[str, Any] = {"id": run_id, "status": status, "error": error, "traceback": detail}
         if refused:
             record["refused"] = True
         write_atomic(folder / "failure.json", json.dumps(record, indent=1))
