@@ -80,7 +80,7 @@ cancel-%:
 	@$(PY) -m runners.cluster cancel paper=$* $(OPTIONS)
 
 compare:
-	@scripts/setup --papers
+	@scripts/setup --kind '$(subst ','\'',$(kind))' --papers
 	@$(PY) -m runners.compare $(OPTIONS)
 
 report:

@@ -2,7 +2,7 @@
 
 An artifact is a ``_target_`` node marked ``_artifact_: true``; the target is ``build(out: Path, **args) -> None``
 and writes files into ``out``. It has an id of its own (a hash of its node), the fingerprint of its code, a lock
-and provenance; small ones may be committed under ``results/artifacts/``.
+and provenance; small ones may be published under ``results/artifacts/``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runners.store import write_atomic
 
 
 class ArtifactStore:
-    """Artifacts under ``<outputs>/artifacts``, with the committed ones as a second source."""
+    """Artifacts under ``<outputs>/artifacts``, with the published ones as a second source."""
 
     def __init__(self, root: Path, code: Fingerprinter | None = None):
         self.root = root / "artifacts"
@@ -45,9 +45,9 @@ class ArtifactStore:
     def find(self, node: dict[str, Any]) -> tuple[Path, str] | None:
         """The finished folder and its content's checksum, or None if it must be built (again)."""
         folder = self.path(node)
-        committed = places.results() / "artifacts" / folder.parent.name / folder.name
+        published = places.results() / "artifacts" / folder.parent.name / folder.name
         fingerprint = self.code.of(node)
-        for candidate in (folder, committed):
+        for candidate in (folder, published):
             try:
                 record = json.loads((candidate / "artifact.json").read_bytes())
             except (OSError, ValueError):

@@ -1,13 +1,17 @@
 """What the command lines share: ``key=value`` arguments, one-line errors, exit codes.
 
-Exit codes: 0 all well; 1 some run failed, or a result could not be written; 2 bad input; 130 stopped by Ctrl-C.
+Exit codes: 0 all well; 1 some run failed, or a result could not be written; 2 bad input; 130 stopped by Ctrl-C, 143 by
+SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from runners.errors import ConfigError, StoreError, nearest
@@ -22,9 +26,11 @@ def main(run: Callable[[list[str]], int], usage: str, arguments: Sequence[str] |
     if hasattr(os, "sched_getaffinity"):  # one thread per process, before any numerical library starts
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, "1")
+    stopped_by: list[int] = []
     try:
         _not_a_rank()
-        code = run(given)
+        with _sigterm_as_ctrl_c(stopped_by):
+            code = run(given)
     except ConfigError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         code = 2
@@ -35,11 +41,30 @@ def main(run: Callable[[list[str]], int], usage: str, arguments: Sequence[str] |
         code = 1
     except KeyboardInterrupt:
         print("stopped; what is finished is kept, the same command goes on from there", file=sys.stderr)
-        code = 130
+        code = 143 if stopped_by else 130
     except BrokenPipeError:
         sys.stderr.close()
         code = 0
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c(received: list[int]) -> Iterator[None]:
+    """Inside, SIGTERM stops a command as Ctrl-C does, so that its runs save their checkpoints; it is noted."""
+
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # somebody else's to handle
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _not_a_rank() -> None:
@@ -75,6 +100,21 @@ def value_of(text: str, key: str) -> Any:
         return override.value()
     except HydraException as error:
         raise ConfigError(f"{key}={text}: not a value ({str(error).splitlines()[0]})") from error
+
+
+def check_names(options: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ConfigError for an option that is none; what has a dot in it is a leaf and is checked later."""
+    for key in options:
+        if "." not in key and key.lstrip("+") not in known:
+            raise ConfigError(f"unknown option '{key}'{nearest(key, known)}")
+
+
+def paper(options: dict[str, str], known: Sequence[str]) -> str:
+    """Remove the paper's name; where there is none, say so, or which option was misspelt."""
+    if "paper" not in options:
+        check_names(options, known)
+        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
+    return options.pop("paper")
 
 
 def take(options: dict[str, str], key: str, default: str, known: Sequence[str]) -> str:

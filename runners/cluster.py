@@ -37,11 +37,10 @@ def run(arguments: list[str]) -> int:
     if command not in COMMANDS:
         raise ConfigError(f"unknown command '{command}'{nearest(command, COMMANDS)}")
     options = dict(cli.pairs(rest))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
     from runners.paper import SCALES, Paper
+    from runners.reproduce import OPTIONS
 
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, (*OPTIONS, "seeds")))
     if command == "cancel":
         return _cancel(paper.slug, options)
     scale = cli.take(options, "scale", "paper", SCALES)
@@ -142,8 +141,9 @@ def _status(paper: Any, scale: str, options: dict[str, str]) -> int:
     for job in missing:
         counts.setdefault(job.label.partition(":")[0], Counter())[_state(job, sweep, queued)] += 1
     for name, group in sweep.board.groups.items():
-        if group["cached"]:
-            counts.setdefault(name, Counter())["done"] += int(group["cached"])
+        for key, state in (("stored", "done"), ("shared", "shared with another experiment")):
+            if group[key]:
+                counts.setdefault(name, Counter())[state] += int(group[key])
     for name, states in counts.items():
         print(f"{name}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
     for name in sweep.order:

@@ -2,7 +2,8 @@
 
 A task's YAML says what decides: ``compare: {metric: final_gap, goal: min, scale: log, censored: steps}``. ``metric`` is
 a summary value, ``goal`` min (default) or max, ``scale`` log (geometric means) or linear (default), ``censored`` what a
-missing value counts as while tuning (a number, or a key of the task). A method's YAML may say what is tuned:
+missing value counts as while tuning (a number, or a key of the task). With ``heavy: true`` it takes part only where
+``tasks=`` asks for it. A method's YAML may say what is tuned:
 ``tunable: {lr: [0.01, 0.1]}``, or ``tunable: false``; by default it is its learning rate, on a log grid around it.
 """
 
@@ -22,8 +23,8 @@ USAGE = """
 usage: python -m runners.compare kind=<kind> [tasks=a,b] [methods=a,b] [key=value ...]
 
   tasks=levy,quad*        only these tasks of the kind (names or patterns); methods= likewise
-  budget=5                settings tried for each method on each task, on seeds of their own (1: no tuning)
-  tune_seeds=3            seeds of each of them
+  budget=3                settings tried for each method on each task, on seeds of their own (1: no tuning)
+  tune_seeds=1            seeds of each of them
   seeds=5                 seeds of the judged runs
   task.dim=50 ...         any leaf of every run that has it
   launcher=local|...      where runs execute; launcher.workers=4 sets its options
@@ -33,8 +34,12 @@ usage: python -m runners.compare kind=<kind> [tasks=a,b] [methods=a,b] [key=valu
 OPTIONS = ("kind", "tasks", "methods", "budget", "tune_seeds", "seeds", "launcher", "tracker", "stale", "fail_fast",
            "dry_run", "device", "dtype")  # fmt: skip
 RATES = ("lr", "learning_rate", "step_size", "stepsize")
-KEYS = ("metric", "goal", "scale", "censored")
-COUNTS = {"budget": "5", "seeds": "5", "tune_seeds": "3"}
+KEYS = ("metric", "goal", "scale", "censored", "heavy")
+COUNTS = {
+    "budget": "3",
+    "seeds": "5",
+    "tune_seeds": "1",
+}  # a run fewer of 20 methods on 10 tasks is 200 fewer
 FIRST_TUNING_SEED = 1000
 
 
@@ -46,6 +51,7 @@ class Goal:
     goal: str = "min"
     scale: str = "linear"
     censored: float | str | None = None
+    heavy: bool = False
 
 
 @dataclass
@@ -99,6 +105,7 @@ def run(arguments: list[str]) -> int:
     from runners.compose import check_option
 
     options = dict(cli.pairs(arguments))
+    cli.check_names(options, OPTIONS)
     kind = options.pop("kind", "")
     kinds = sorted({name.partition("/")[0] for name in places.options("method") if "/" in name})
     if kind not in kinds:
@@ -114,9 +121,6 @@ def run(arguments: list[str]) -> int:
         group: {key: options.pop(key) for key in list(options) if key.startswith(f"{group}.")}
         for group in ("launcher", "tracker")
     }
-    for key in options:
-        if key not in ("device", "dtype") and "." not in key:
-            raise ConfigError(f"unknown option '{key}'{nearest(key, OPTIONS)}")
     fill(plan, tasks, methods)
 
     from runners.paper import Paper
@@ -148,9 +152,7 @@ def run(arguments: list[str]) -> int:
 
     folder = places.outputs() / "compare" / kind
     comparison.show(comparison.write(sweep, plan, folder), plan, folder)
-    if sweep.failures:
-        print(f"{len(sweep.failures)} runs failed", file=sys.stderr)
-    return 1 if sweep.failures else 0
+    return sweep.exit_code()
 
 
 def _count(options: dict[str, str], key: str, default: str) -> int:
@@ -182,6 +184,8 @@ def fill(plan: Plan, tasks: str, methods: str) -> None:
         if not problem:
             goal = comparable(node, task)
             problem = "" if goal else "its YAML does not say what to compare (compare: {metric: ...})"
+            if goal and goal.heavy and not tasks:
+                problem = "its runs take long (heavy: true); tasks= may name it"
         if not problem and not fitting:
             problem = f"no method offers its interface {build.interface(node, task)}"
         if problem and tasks and not any(c in tasks for c in "*?["):
@@ -241,6 +245,8 @@ def comparable(node: dict[str, Any], task: str) -> Goal | None:
     for key, known in (("goal", ("min", "max")), ("scale", ("linear", "log"))):
         if declared.get(key, known[0]) not in known:
             raise ConfigError(f"{at}.{key}: {known[0]} or {known[1]}, not {declared[key]!r}")
+    if not isinstance(declared.get("heavy", False), bool):
+        raise ConfigError(f"{at}.heavy: true or false, not {declared['heavy']!r}")
     return Goal(**declared)
 
 
@@ -260,9 +266,10 @@ def tunable(node: dict[str, Any], method: str, budget: int) -> dict[str, list[An
         return {}
     if not isinstance(declared, dict) or not all(isinstance(v, list) and v for v in declared.values()):
         raise ConfigError(f"{method}: tunable: expected {{leaf: [values]}} or false, found {declared!r}")
+    known = [leaf for leaf in leaves(node) if not leaf.startswith("tunable.")]
     for leaf in declared:
         if walk(node, leaf, declared) is declared:
-            raise ConfigError(f"{method}: tunable: unknown key '{leaf}'{nearest(str(leaf), leaves(node))}")
+            raise ConfigError(f"{method}: tunable: unknown key '{leaf}'{nearest(str(leaf), known)}")
     return thinned(declared, budget)
 
 

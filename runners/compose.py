@@ -192,7 +192,8 @@ def compose_run(
         config["ranks"] = int(declared) if ranks is None else ranks
     if not (isinstance(config["ranks"], int) and config["ranks"] >= 1):
         raise ConfigError(f"{at}ranks={config['ranks']!r}: expected a whole number of at least 1")
-    _check_machine(config, at)
+    for key in ("seed", "device", "dtype"):
+        check_value(key, config[key], at)
     resources.check(config["task"].get("resources"), f"{at}task.resources")
     if any(other["task"] != config["task"] for other in configs[1:]):
         raise ConfigError(f"{at}the methods of a panel share one task: a setting changes it for some of them")
@@ -201,14 +202,17 @@ def compose_run(
     return config
 
 
-def _check_machine(config: Config, at: str) -> None:
-    device, dtype = config["device"], config["dtype"]
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
-        raise ConfigError(f"{at}device={device}: expected cpu, cuda, cuda:<number> or mps")
-    if dtype is not None and dtype not in DTYPES:
+def check_value(key: str, value: Any, at: str = "") -> None:
+    """Raise ConfigError where a run cannot have this seed, device or dtype; ``at`` names the place it is from."""
+    if key == "device" and not (isinstance(value, str) and re.fullmatch(r"cpu|mps|cuda(:\d+)?", value)):
+        near = nearest(str(value).lower().replace("gpu", "cuda"), ("cpu", "cuda", "cuda:0", "mps"))
+        raise ConfigError(f"{at}device={value}: expected cpu, cuda, cuda:<number> or mps{near}")
+    if key == "dtype" and value is not None and value not in DTYPES:
         raise ConfigError(
-            f"{at}dtype={dtype}: expected one of {', '.join(DTYPES)}{nearest(str(dtype), DTYPES)}"
+            f"{at}dtype={value}: expected one of {', '.join(DTYPES)}{nearest(str(value), DTYPES)}"
         )
+    if key == "seed" and not (type(value) is int and value >= 0):
+        raise ConfigError(f"{at}seed={value!r}: expected a whole number of at least 0")
 
 
 def _compose_one(method: str, task: str, triples: list[Triple], where: str) -> Config:

@@ -16,17 +16,26 @@ class ConfigError(Exception):
 def nearest(name: str, options: Iterable[str]) -> str:
     """Return ``"; nearest: x"`` for the option closest to ``name`` (``""`` if nothing is close).
 
-    Case and the part before the last ``/`` or ``.`` weigh less than the last part of the name.
+    An option whose last part (after the last ``/`` or ``.``, whatever its case) is the name's comes first: ``adam``
+    means ``train/adam``. A name without a ``/`` is compared with the last parts, then with whole names.
     """
     pool = sorted({str(option) for option in options})
-    hits = difflib.get_close_matches(name, pool, n=1, cutoff=0.5)
-    if not hits:
-        tails: dict[str, str] = {}
-        for option in pool:
-            tails.setdefault(option.replace(".", "/").rsplit("/", 1)[-1].lower(), option)
-        tail = name.replace(".", "/").rsplit("/", 1)[-1].lower()
-        hits = [tails[hit] for hit in difflib.get_close_matches(tail, tails, n=1, cutoff=0.5)]
+    tails: dict[str, list[str]] = {}
+    for option in pool:
+        tails.setdefault(_last_part(option), []).append(option)
+    tail = _last_part(name)
+    if tail and tail in tails:
+        hits = difflib.get_close_matches(name, tails[tail], n=1, cutoff=0.0)
+        return f"; nearest: {hits[0]}"
+    near = [tails[hit][0] for hit in difflib.get_close_matches(tail, tails, n=1, cutoff=0.5) if tail]
+    whole = difflib.get_close_matches(name, pool, n=1, cutoff=0.5)
+    slashed = any("/" in option for option in pool)
+    hits = near or whole if slashed and "/" not in name else whole or near
     return f"; nearest: {hits[0]}" if hits else ""
+
+
+def _last_part(name: str) -> str:
+    return name.replace(".", "/").rsplit("/", 1)[-1].lower()
 
 
 def unwritable(problem: OSError, root: object = None) -> bool:

@@ -1,12 +1,13 @@
-"""What runs will cost, before they start: by earlier runs of the same method and task, else by what the YAML allows."""
+"""What runs will cost, before they start: by earlier runs, else by published ones, else by what the YAML allows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runners import identity
+from runners import identity, places, published
 from runners.group import gpus_asked
 from runners.paper import needed
 
@@ -31,6 +32,29 @@ class Known:
         return self._means.get(_kind(config))
 
 
+class Published:
+    """Mean wall-clock seconds of the runs published at a scale, by method and task, else by task."""
+
+    def __init__(self, scale: str):
+        self.scale = scale
+
+    def seconds(self, config: Config) -> float | None:
+        """What a run took where results were published, or None if none of its task is published."""
+        task = config["task"]["_name_"]
+        times = self._times.get((identity.method_name(config), task)) or self._times.get((None, task))
+        return sum(times) / len(times) if times else None
+
+    @cached_property
+    def _times(self) -> dict[tuple[str | None, str], list[float]]:
+        found: dict[tuple[str | None, str], list[float]] = {}
+        for path in sorted(places.results().glob(f"*/{self.scale}/verdicts.json")):
+            for row in published.read_runs(path.parent):
+                if seconds := float(row.get("seconds") or 0):
+                    for method in (str(row.get("method")), None):
+                        found.setdefault((method, str(row.get("task"))), []).append(seconds)
+        return found
+
+
 @dataclass
 class Cost:
     """Cost of some runs that are still to be made."""
@@ -39,11 +63,15 @@ class Cost:
     done: int = 0
     core_hours: float = 0.0
     gpu_hours: float = 0.0
+    published: int = 0  # runs whose cost is that of published ones
     limited: int = 0  # runs whose cost is the most that the YAML allows
     unknown: int = 0
 
-    def add(self, config: Config, seconds: float | None) -> None:
-        """Count one run."""
+    def add(self, config: Config, seconds: float | None, elsewhere: float | None = None) -> None:
+        """Count one run that takes so many seconds, by earlier runs here or by published ones."""
+        if seconds is None and elsewhere is not None:
+            seconds = elsewhere
+            self.published += 1
         hours = (config["task"].get("resources") or {}).get("hours") if seconds is None else seconds / 3600
         if hours is None:
             self.unknown += 1
@@ -60,10 +88,17 @@ class Cost:
         if known := self.runs - self.done - self.unknown:
             gpu = f" and {_time(self.gpu_hours, 'GPU')}" if self.gpu_hours else ""
             most = "at most" if self.limited == known else "about"
-            basis = {0: "by earlier runs", known: "by resources.hours"}.get(self.limited, "by both")
-            parts.append(f"{most} {_time(self.core_hours, 'core')}{gpu} ({basis})")
+            sources = {
+                "earlier runs": known - self.published - self.limited,
+                "published runs": self.published,
+                "resources.hours": self.limited,
+            }
+            basis = " and ".join(name for name, runs in sources.items() if runs)
+            parts.append(f"{most} {_time(self.core_hours, 'core')}{gpu} (by {basis})")
         if self.unknown:
-            parts.append(f"not known for {self.unknown} (no run like them is stored, no resources.hours)")
+            parts.append(
+                f"not known for {self.unknown} (no run like them is stored or published, no resources.hours)"
+            )
         return "; ".join(parts)
 
 
@@ -79,7 +114,7 @@ def describe(sweep: Sweep, planned: Mapping[str, Iterable[Cell]]) -> str:
         sweep: the sweep.
         planned: cells of each experiment, tuning runs among them.
     """
-    known = Known(sweep.store.results())
+    known, elsewhere = Known(sweep.store.results()), Published(sweep.scale)
     lines, total, seen = [], Cost(), set()
     for name in sweep.order:
         cost = Cost()
@@ -91,7 +126,7 @@ def describe(sweep: Sweep, planned: Mapping[str, Iterable[Cell]]) -> str:
             if sweep.store.look(cell.config, cell.id, None).state == "finished":
                 cost.done += 1
             else:
-                cost.add(cell.config, known.seconds(cell.config))
+                cost.add(cell.config, known.seconds(cell.config), elsewhere.seconds(cell.config))
         follows = needed(sweep.paper.experiments[name])
         after = f" (follows {', '.join(follows)})" if follows else ""
         lines.append(f"{name}{after}: {cost if cost.runs else 'shares its runs with those above'}")

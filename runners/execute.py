@@ -18,6 +18,7 @@ from runners.errors import ConfigError, unwritable
 from runners.fingerprint import Fingerprinter, targets
 from runners.lease import Claims
 from runners.recorder import STOP_FILE, DeadlineReached, Recorder, SilentRecorder, Stopped
+from runners.refusal import refusal
 from runners.store import Store, sizes, write_atomic
 
 Config = dict[str, Any]
@@ -32,6 +33,7 @@ class Outcome:
     seconds: float = 0.0
     cached: bool = False
     error: str = ""
+    refused: bool = False  # failed by a value that a constructor does not take: bad input
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dictionary, for crossing a process boundary."""
@@ -130,7 +132,9 @@ class Executor:
             error = f"{end_of(folder / 'group.log')} ({folder / 'group.log'})"
             self.store.record_failure(config, run_id, "failed", error)
             failure = {"status": "failed", "error": error}
-        return Outcome(run_id, failure["status"], error=failure["error"])
+        return Outcome(
+            run_id, failure["status"], error=failure["error"], refused=failure.get("refused", False)
+        )
 
     def examine(
         self,
@@ -159,7 +163,7 @@ class Executor:
             ranks=ranks,
         )
         started = time.time()
-        status, error, detail = "done", "", ""
+        status, error, detail, refused = "done", "", "", False
         with provenance.Meter() as meter:
             try:
                 for target in targets({"method": config["method"], "task": config["task"]}):
@@ -182,11 +186,12 @@ class Executor:
                 if isinstance(problem, OSError) and unwritable(problem):  # no fault of this run
                     raise
                 status, detail = "failed", traceback.format_exc()
-                error = (
-                    str(problem)
-                    if isinstance(problem, ConfigError)
-                    else f"{type(problem).__name__}: {problem}"
-                ).replace("<paper>", labels.get("paper", "<paper>"))  # in what missing data says
+                line = refusal(problem, config)
+                refused = line is not None
+                if line is None:
+                    name = "" if isinstance(problem, ConfigError) else f"{type(problem).__name__}: "
+                    line = f"{name}{problem}"
+                error = line.replace("<paper>", labels.get("paper", "<paper>"))  # in what missing data says
         recorder.close(ended=status in ("done", "diverged"))
         cost = meter.cost
         if ranks > 1:
@@ -215,10 +220,10 @@ class Executor:
             recorder.finish()
         elif status not in ("done", "diverged") and not peers.settled(folder):
             where = f"rank {rank}: " if ranks > 1 else ""
-            self.store.record_failure(config, run_id, status, where + error, detail)
+            self.store.record_failure(config, run_id, status, where + error, detail, refused=refused)
         if tracker is not None:
             tracker.finish(status, recorder.values)
-        return Outcome(run_id, status, cost["wall_seconds"], error=error)
+        return Outcome(run_id, status, cost["wall_seconds"], error=error, refused=refused)
 
     def _is_of(self, config: Config, fingerprint: str) -> bool:
         """Whether the code that this process has loaded is the fingerprinted one, and still is on the disk."""

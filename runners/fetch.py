@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
 USAGE = """
 usage: python -m runners.fetch paper=<slug> [scale=laptop]
 """
+# What messages advise elsewhere, and what has just been tried here.
+ADVICE = re.compile(r"[;,] (point REPRISE_DATA at a folder that holds it, )?(or )?run: make fetch-<paper>")
 
 
 def run(arguments: list[str]) -> int:
     """The command line."""
     options = dict(cli.pairs(arguments))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, ("paper", "scale")))
     scale = cli.take(options, "scale", "laptop", SCALES)
     if options:
         name = next(iter(options))
@@ -48,10 +50,31 @@ def run(arguments: list[str]) -> int:
             )
         except FileNotFoundError as problem:
             missing += 1
-            print(f"missing: {str(problem).replace('<paper>', paper.slug)}", file=sys.stderr)
+            text = ADVICE.sub("", str(problem)).replace("<paper>", paper.slug)
+            print(f"missing: {text}", *_by_hand(door, node), sep="\n  ", file=sys.stderr)
     if not doors:
         print(f"{paper.slug} needs no data at scale {scale}")
+    if missing:
+        print(f"then: make fetch-{paper.slug} scale={scale}, which checks what is there", file=sys.stderr)
     return 1 if missing else 0
+
+
+def _by_hand(door: Any, node: dict[str, Any]) -> list[str]:
+    """Where files that could not be fetched go, and how they are told; for what is no set of files, another way."""
+    if not hasattr(door, "paths"):
+        return [
+            "try again where the network reaches its source" + (f": {s}" if (s := node.get("source")) else "")
+        ]
+    roots = [Path(root).expanduser() for root in filter(None, [os.environ.get("REPRISE_DATA")])]
+    roots.append(places.cache() / "data")
+    found = []
+    for file, checksum in node["files"].items():
+        if not any((root / file).is_file() for root in roots):
+            url = (node.get("urls") or {}).get(file)
+            found.append(
+                f"put it at {roots[0] / file} (SHA-256 {checksum})" + (f", from {url}" if url else "")
+            )
+    return found or ["put files with the checksums of its YAML there"]
 
 
 def _doors(paper: Paper, scale: str) -> Iterator[dict[str, Any]]:

@@ -12,12 +12,13 @@ import functools
 import itertools
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,26 @@ def gpus_asked(config: Config) -> int:
     return max(int(config.get("ranks") or 1), int(resources.get("gpus") or 0))
 
 
+def check_gpus_used(configs: Iterable[Config], asked: Any) -> None:
+    """Raise ConfigError where the command line asks for GPUs (``task.resources.gpus``) that no run would use."""
+    if asked and not any(map(gpus_asked, configs)):
+        raise ConfigError(f"task.resources.gpus={asked}: no run here is on a GPU; add device=cuda")
+
+
 def check_devices(config: Config, gpus: int | None = None) -> None:
-    """Raise ConfigError where a run asks for more ranks or GPUs than there are devices.
+    """Raise ConfigError where a run asks for a device that is not here, or for more ranks or GPUs than there are.
 
     Args:
         config: a run's config.
-        gpus: GPUs that it may use (None: those visible on this machine).
+        gpus: how many of the GPUs visible on this machine it may use (None: all).
     """
     ranks = int(config.get("ranks") or 1)
     device = str(config.get("device") or "cpu")
+    if device == "mps" and not _has_mps():
+        raise ConfigError(f"device={device}: this machine has no Apple GPU that PyTorch can use")
     if asked := gpus_asked(config):
+        if not visible_gpus():
+            raise ConfigError(f"device={device}: this machine has no NVIDIA GPU")
         have = len(visible_gpus()) if gpus is None else gpus
         index = int(device.partition(":")[2] or 0)
         what = f"ranks={ranks} on {device}" if asked == ranks else f"resources.gpus={asked}"
@@ -56,6 +67,14 @@ def check_devices(config: Config, gpus: int | None = None) -> None:
             raise ConfigError(f"{what}: {have} GPUs may be used here")
     elif ranks > 1 and ranks > (cores := len(os.sched_getaffinity(0))):
         raise ConfigError(f"ranks={ranks} on {device}: this machine has {cores} cores")
+
+
+def _has_mps() -> bool:
+    if platform.system() != "Darwin":
+        return False
+    import torch
+
+    return torch.backends.mps.is_available()
 
 
 def visible_gpus() -> list[Gpu]:

@@ -204,18 +204,18 @@ def _pages(sweep: Sweep, verdicts: dict[str, Any], folder: Path) -> None:
 
 
 def show(verdicts: dict[str, Any], reference: Path) -> None:
-    """Print the verdict table, beside the committed verdicts where there are any."""
+    """Print the verdict table, beside the published verdicts where there are any."""
     from rich.console import Console
     from rich.table import Table
 
-    from runners.published import SYMBOLS
+    from runners.published import SMOKE, SYMBOLS
 
-    committed = {}
+    published = {}
     if (reference / "verdicts.json").is_file():
-        published = json.loads((reference / "verdicts.json").read_text(encoding="utf-8"))
-        committed = {entry["id"]: entry for entry in published["claims"] + published["findings"]}
+        stored = json.loads((reference / "verdicts.json").read_text(encoding="utf-8"))
+        published = {entry["id"]: entry for entry in stored["claims"] + stored["findings"]}
     table = Table(title=f"{verdicts['paper']} at scale {verdicts['scale']}", title_justify="left")
-    for column in ("", "claim", "expected", "ours", "95% interval", "paper", "units", "verdict", "committed"):
+    for column in ("", "claim", "expected", "ours", "95% interval", "paper", "units", "verdict", "published"):
         table.add_column(column, overflow="fold", no_wrap=column in ("ours", "verdict", "units"))
     for kind in ("claims", "findings"):
         for entry in verdicts[kind]:
@@ -229,11 +229,13 @@ def show(verdicts: dict[str, Any], reference: Path) -> None:
                 number(entry.get("reported")),
                 str(entry.get("units") or ""),
                 entry["verdict"],
-                committed.get(entry["id"], {}).get("verdict", ""),
+                published.get(entry["id"], {}).get("verdict", ""),
             )
         if kind == "claims" and verdicts["findings"]:
             table.add_section()
     Console(width=None if sys.stdout.isatty() else 150).print(table)
+    if verdicts["scale"] == "smoke":
+        print(SMOKE)
 
 
 def number(value: Any) -> str:

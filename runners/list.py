@@ -12,6 +12,7 @@ usage: python -m runners.list [papers|methods|tasks|data|models|launchers|tracke
 
   Papers come with the verdicts of their published results.
 """
+JUDGED = ("reproduced", "contradicted", "inconclusive")
 GROUPS = {
     "papers": "paper",
     "methods": "method",
@@ -53,14 +54,14 @@ def _papers() -> None:
 
 
 def _verdicts(slug: str) -> str:
-    for scale in ("paper", "laptop", "smoke"):
+    found = ""
+    for scale in ("laptop", "paper", "smoke"):
         path = places.results() / slug / scale / "verdicts.json"
-        if path.is_file():
+        if path.is_file() and not (found and scale == "smoke"):
             verdicts = [claim["verdict"] for claim in json.loads(path.read_bytes())["claims"]]
-            judged = [v for v in verdicts if v in ("reproduced", "contradicted", "inconclusive")]
-            counts = ", ".join(f"{judged.count(v)} {v}" for v in dict.fromkeys(judged))
-            return f"  [{scale}: {counts or 'nothing judged'}]"
-    return ""
+            counts = ", ".join(f"{verdicts.count(v)} {v}" for v in JUDGED if v in verdicts)
+            found += f"  [{scale}: {counts or 'nothing judged'}]"
+    return found
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ class Board:
         self.stream = stream or sys.stderr
         self.groups: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
+        self.refused: Counter[str] = Counter()  # bad input that runs failed by: what is wrong -> how many
         self.started = time.monotonic()
         self._running: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, float] = {}  # when a running job was first seen
         self._group_of: dict[str, str] = {}
         self._live: Any = None
         self._plain_at = self.started
@@ -46,12 +49,13 @@ class Board:
         else:
             self._line()
 
-    def add(self, group: str, jobs: Sequence[Job], cached: int = 0) -> None:
-        """Announce jobs of a group, and how many the store already has."""
+    def add(self, group: str, jobs: Sequence[Job], stored: int = 0, shared: int = 0) -> None:
+        """Announce a group: its jobs, how many more the store has, how many more a group before it counts."""
         entry = self._entry(group)
-        entry["total"] += len(jobs) + cached
-        entry["done"] += cached
-        entry["cached"] += cached
+        entry["total"] += len(jobs) + stored
+        entry["done"] += stored
+        entry["stored"] += stored
+        entry["shared"] += shared
         for job in jobs:
             self._group_of[job.id] = group
 
@@ -65,18 +69,26 @@ class Board:
             entry["failed"] += 1
             text = f"{outcome.status}: {job.label} {job.id}: {outcome.error}"
             self.failures.append(text)
-            self._say(text)
+            if outcome.refused:
+                self.refused[outcome.error] += 1
+            if self.refused[outcome.error] <= 1:  # what all runs refuse is said once
+                self._say(text)
         elif outcome.status == "diverged":
             entry["diverged"] += 1
 
     def tick(self, running: dict[str, tuple[int, int]]) -> None:
         """Show progress (called about twice a second)."""
         self._running = running
+        now = time.monotonic()
+        self._since = {job: self._since.get(job, now) for job in running}
         if self._live is None and time.monotonic() - self._plain_at > PLAIN_SECONDS:
             self._line()
 
     def eta(self) -> float | None:
-        """Seconds left, from the mean cost of the runs that ended and the progress of those that run."""
+        """Seconds left, from the mean cost of the runs that ended and the progress of those that run.
+
+        Before any has ended, their cost is what the progress of those that run comes to.
+        """
         left = sum(entry["total"] - entry["done"] for entry in self.groups.values())
         if not left:
             return 0.0
@@ -86,17 +98,30 @@ class Board:
             if rest and entry["ran"]:
                 seconds += rest * entry["seconds"] / entry["ran"]
             elif rest:
-                everything = [e for name, e in self.groups.items() if e["ran"] and name != ARTIFACTS]
-                if not everything:
+                mean = self._mean()
+                if mean is None:
                     return None
-                seconds += rest * sum(e["seconds"] for e in everything) / sum(e["ran"] for e in everything)
+                seconds += rest * mean
         parts = [done / total for done, total in self._running.values() if total]
         if parts and left:
             seconds *= max(0.0, 1 - sum(parts) / left)
         return seconds / self.workers
 
+    def _mean(self) -> float | None:
+        """Seconds of a run of whatever group."""
+        ended = [entry for name, entry in self.groups.items() if entry["ran"] and name != ARTIFACTS]
+        if ended:
+            return sum(entry["seconds"] for entry in ended) / sum(entry["ran"] for entry in ended)
+        now = time.monotonic()
+        guesses = [
+            (now - self._since[job]) * total / done
+            for job, (done, total) in self._running.items()
+            if done and total and job in self._since and self._group_of.get(job) != ARTIFACTS
+        ]
+        return sum(guesses) / len(guesses) if guesses else None
+
     def _entry(self, group: str) -> dict[str, float]:
-        keys = ("total", "done", "cached", "ran", "failed", "diverged", "seconds")
+        keys = ("total", "done", "stored", "shared", "ran", "failed", "diverged", "seconds")
         return self.groups.setdefault(group, dict.fromkeys(keys, 0.0))
 
     def _say(self, text: str) -> None:
@@ -113,7 +138,8 @@ class Board:
         if self.quiet:
             return
         for name, entry in self.groups.items():
-            extra = "".join(f", {int(entry[k])} {k}" for k in ("cached", "failed", "diverged") if entry[k])
+            kinds = ("stored", "shared", "failed", "diverged")
+            extra = "".join(f", {int(entry[kind])} {kind}" for kind in kinds if entry[kind])
             parts.append(f"{name} {int(entry['done'])}/{int(entry['total'])}{extra}")
         if parts:
             clock = _clock(time.monotonic() - self.started)
@@ -129,7 +155,7 @@ class Board:
         table = Table(
             title=f"{self.title}   {_clock(time.monotonic() - self.started)}, left {_clock(self.eta())}"
         )
-        for column in ("experiment", "done", "of", "stored", "failed", "diverged", "now"):
+        for column in ("experiment", "done", "of", "stored", "shared", "failed", "diverged", "now"):
             table.add_column(column, justify="left" if column == "experiment" else "right")
         now: dict[str, list[str]] = {}
         for job, (done, total) in self._running.items():
@@ -137,7 +163,8 @@ class Board:
                 f"{100 * done / total:.0f}%" if total else f"{done}"
             )
         for name, entry in self.groups.items():
-            counts = [str(int(entry[key])) for key in ("done", "total", "cached", "failed", "diverged")]
+            keys = ("done", "total", "stored", "shared", "failed", "diverged")
+            counts = [str(int(entry[key])) for key in keys]
             table.add_row(name, *counts, " ".join(now.get(name, [])))
         return table
 

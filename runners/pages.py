@@ -53,7 +53,7 @@ def environment(markup: bool) -> Environment:
         "strip": interval_strip.strip,
         "same": same,
     }
-    env.globals["verdicts"] = VERDICTS
+    env.globals |= {"verdicts": VERDICTS, "smoke": published.SMOKE}
     return env
 
 
@@ -81,12 +81,12 @@ def build_all(results: Path | None = None, readme: Path | None = None) -> list[P
 
 
 def build_paper(slug: str, scale: str, fresh: Path, reference: Path, out: Path) -> Path:
-    """Build the page of one paper's fresh results, beside the committed ones where there are any.
+    """Build the page of one paper's fresh results, beside the published ones where there are any.
 
     Args:
         slug, scale: the paper and the scale that ran.
         fresh: folder of the fresh results (as ``results/<slug>/<scale>/``).
-        reference: folder of the committed results; it may be missing.
+        reference: folder of the published results; it may be missing.
         out: the page to write.
     """
     found = published.read_scale(fresh)
@@ -95,8 +95,8 @@ def build_paper(slug: str, scale: str, fresh: Path, reference: Path, out: Path) 
     file = places.option_file("paper", slug)
     paper = published.assemble(slug, published.load_yaml(file) if file else {}, {scale: found})
     found.name = scale
-    committed = None if found.verdicts.get("modified") else published.read_scale(reference)
-    return write(out, paper_page(paper, out.parent, fresh=found, reference=committed))
+    beside = None if found.verdicts.get("modified") else published.read_scale(reference)
+    return write(out, paper_page(paper, out.parent, fresh=found, reference=beside))
 
 
 def write_readme(folder: Path, verdicts: dict[str, Any], paper: dict[str, Any]) -> Path:
@@ -153,9 +153,11 @@ def totals(papers: Sequence[Paper]) -> dict[str, Any]:
     """What the scoreboards sum up over all papers."""
     counts: Counter[str] = sum((paper.counts for paper in papers), Counter())
     claims = [claim for paper in papers for claim in paper.claims]
+    findings = Counter(finding.verdict for paper in papers for finding in paper.findings)
     return {
         "papers": papers,
         "counts": counts,
+        "findings": ", ".join(f"{findings[name]} {name}" for name in VERDICTS if findings[name]),
         "claims": len(claims),
         "with_results": sum(bool(paper.scales) for paper in papers),
         "judged": sum(counts[name] for name in JUDGED),
@@ -171,7 +173,7 @@ def paper_page(paper: Paper, folder: Path, fresh: Scale | None = None, reference
         paper: with the results at every scale to be shown.
         folder: where the page will stand (links are relative to it).
         fresh: the scale just run, for a fresh report.
-        reference: the committed results to set beside it.
+        reference: the published results to set beside it.
     """
     scales = list(paper.scales.values())
     before: dict[str, dict[str, Any]] = {}
@@ -197,7 +199,7 @@ def paper_page(paper: Paper, folder: Path, fresh: Scale | None = None, reference
     first = paper.main
     inked = sorted(scales, key=lambda scale: scale is not first)
     groups = [(scale, f"{scale.name} scale" + (", fresh" if reference else "")) for scale in inked]
-    groups += [(reference, f"{reference.name} scale, committed")] if reference else []
+    groups += [(reference, f"{reference.name} scale, published")] if reference else []
     page, room = "", [10 * PAGE_BYTES]
     for _ in range(2):
         given = room[0]
@@ -220,12 +222,12 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def comparison(paper: Paper, before: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Fresh against committed results: a sentence, and whether every verdict agrees."""
+    """Fresh against published results: a sentence, and whether every verdict agrees."""
     both = [s for s in (*paper.claims, *paper.findings) if s.id in before and s.at]
     agree = sum(published.known(before[s.id].get("verdict")) == s.verdict for s in both)
     equal = sum(same(before[s.id], s.best) for s in both)
     text = (
-        f"Fresh against committed results: {agree} of {len(both)} verdicts agree; "
+        f"Fresh against published results: {agree} of {len(both)} verdicts agree; "
         f"{equal} of {len(both)} numbers and intervals are identical to the last digit."
     )
     return {"text": text, "agree": agree == len(both)}

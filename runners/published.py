@@ -22,6 +22,7 @@ VERDICTS = ("reproduced", "contradicted", "inconclusive", "shown", "not run")
 SYMBOLS = dict(zip(VERDICTS, "✓✗?○–", strict=True))
 JUDGED = VERDICTS[:3]
 SCALES = ("paper", "laptop", "smoke")
+SMOKE = "Scale smoke shows that everything runs; its numbers and verdicts are too small to mean anything."
 STATUSES = ("done", "diverged", "failed", "timeout", "interrupted")
 
 

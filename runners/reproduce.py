@@ -42,9 +42,7 @@ def run(arguments: list[str]) -> int:
     from runners.paper import SCALES, Paper
 
     options = dict(cli.pairs(arguments))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, (*OPTIONS, "seeds", "seed", "ranks")))
     scale = cli.take(options, "scale", "laptop", SCALES)
     launcher = check_option("launcher", options.pop("launcher", "local"))
     tracker = check_option("tracker", options.pop("tracker", "none"))
@@ -93,6 +91,7 @@ def run(arguments: list[str]) -> int:
 
 def parse_overrides(options: dict[str, str]) -> Overrides:
     """What is left of the command line: seeds, choices of cells, leaves."""
+    from runners.compose import check_value
     from runners.expand import Overrides
 
     overrides = Overrides()
@@ -109,7 +108,9 @@ def parse_overrides(options: dict[str, str]) -> Overrides:
             "ranks",
             "seed",
         ):
-            overrides.leaves.append((key, cli.value_of(text, key), "command line"))
+            value = cli.value_of(text, key)
+            check_value(key, value)
+            overrides.leaves.append((key, value, "command line"))
         else:
             raise ConfigError(f"unknown option '{key}'{nearest(key, (*OPTIONS, 'seeds'))}")
     return overrides
@@ -179,12 +180,7 @@ def report(sweep: Sweep, *, publish: bool) -> int:
     trackers.report(sweep.settings.tracker, verdicts, folder)
     judge.show(verdicts, places.results() / sweep.paper.slug / sweep.scale)
     print(f"report: {_relative(folder / 'index.html')}")
-    if sweep.failures:
-        print(f"{len(sweep.failures)} runs failed:", file=sys.stderr)
-        for line in sweep.failures[:20]:
-            print(f"  {line}", file=sys.stderr)
-        return 1
-    return 0
+    return sweep.exit_code()
 
 
 def copy_results(folder: Path, target: Path) -> None:

@@ -23,6 +23,7 @@ usage: python -m runners.run method=<kind>/<name> task=<kind>/<name> [seed=3] [k
   stale=rerun|keep             what to do with a result of older code
   launcher=local tracker=none|wandb
 """
+GPUS = "task.resources.gpus"
 OPTIONS = (
     "method",
     "task",
@@ -61,7 +62,7 @@ def one(options: dict[str, str]) -> int:
 def checked(options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Config of a run and how to run it; ConfigError for every mistake that shows without running."""
     from runners import build
-    from runners.group import check_devices
+    from runners.group import check_devices, check_gpus_used
 
     again = cli.flag(options, "again")
     stale = cli.take(options, "stale", "rerun", ("rerun", "keep"))
@@ -69,6 +70,8 @@ def checked(options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     ranks = _ranks(options)
     stored = "id" in options
     config = _stored(options) if stored else _compose(options, ranks)
+    if not stored:
+        check_gpus_used([config], cli.value_of(gpus, GPUS) if (gpus := options.get(GPUS)) else None)
     check_devices(config)
     build.check_pair(config)
     build.check(config["method"], "method", top=True)
@@ -92,6 +95,9 @@ def _execute(config: dict[str, Any], *, again: bool, stale: str, tracker: dict[s
     if outcome.status == "busy":
         print(f"{outcome.id}: another process is at it ({folder})", file=sys.stderr)
         return 1
+    if outcome.refused:
+        print(f"error: {outcome.error}", file=sys.stderr)
+        return 2
     stored = " (stored)" if outcome.cached else ""
     print(f"{outcome.status}{stored} {outcome.id} in {outcome.seconds:.2f} s: {folder}")
     if outcome.status in ("done", "diverged"):
@@ -116,6 +122,7 @@ def _ranks(options: dict[str, str]) -> int | None:
 def _compose(options: dict[str, str], ranks: int | None) -> dict[str, Any]:
     from runners.compose import compose_run
 
+    cli.check_names(options, OPTIONS)
     for key in ("method", "task"):
         if key not in options:
             raise ConfigError(f"which {key}? {key}=<kind>/<name>; python -m runners.list {key}s shows them")

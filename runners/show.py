@@ -16,9 +16,7 @@ usage: python -m runners.show paper=<slug>
 def run(arguments: list[str]) -> int:
     """The command line."""
     options = dict(cli.pairs(arguments))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, ("paper",)))
     if options:
         raise ConfigError(f"unknown option '{next(iter(options))}'{nearest(next(iter(options)), ['paper'])}")
     raw = paper.raw

@@ -115,11 +115,15 @@ class Store:
             return None
         return record if {"status", "error"} <= set(record) else None
 
-    def record_failure(self, config: Config, run_id: str, status: str, error: str, detail: str = "") -> None:
-        """Write ``failure.json`` for a run that its own process could not record (killed, timed out)."""
+    def record_failure(
+        self, config: Config, run_id: str, status: str, error: str, detail: str = "", *, refused: bool = False
+    ) -> None:
+        """Write ``failure.json``, for a run that its own process could not record (killed, timed out) too."""
         folder = self.folder(config, run_id)
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"id": run_id, "status": status, "error": error, "traceback": detail}
+        record: dict[str, Any] = {"id": run_id, "status": status, "error": error, "traceback": detail}
+        if refused:
+            record["refused"] = True
         write_atomic(folder / "failure.json", json.dumps(record, indent=1))
 
     def results(self) -> Iterable[dict[str, Any]]:

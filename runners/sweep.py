@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from typing import Any
 from runners import build, figure_spec, places, provenance
 from runners.artifacts import ArtifactStore
 from runners.errors import ConfigError, Pending, StoppedEarly, StoreError, nearest
-from runners.estimate import Known
+from runners.estimate import Known, count
 from runners.execute import Outcome
 from runners.expand import Cell, Expander, Overrides, choose
 from runners.fingerprint import Fingerprinter
-from runners.group import check_devices
+from runners.group import check_devices, check_gpus_used
 from runners.identity import digest
 from runners.launchers import Job, Settings
 from runners.lease import Claims
@@ -141,6 +142,8 @@ class Sweep:
             )
         if self.overrides.leaves:
             self.expander.check_overrides()
+            asked = {path: value for path, value, _ in self.overrides.leaves}.get("task.resources.gpus")
+            check_gpus_used((cell.config for cells in self.expected.values() for cell in cells), asked)
 
     def estimate(self) -> str:
         """How many runs there are and what they cost, from what the store knows and the YAML says."""
@@ -236,6 +239,7 @@ class Sweep:
         prints: dict[tuple[int, int], str] = {}  # by the parts that runs share
         for name, cells in groups.items():
             own = []
+            stored = 0
             for cell in cells:
                 parts = id(cell.config["method"]), id(cell.config["task"])
                 cell.fingerprint = prints.get(parts) or self.fingerprints.of(cell.config)
@@ -246,6 +250,7 @@ class Sweep:
                 self.problems += hit.problems
                 if hit.state == "finished" and hit.result is not None:
                     self.results[cell.id] = self._shared(hit.result, cell)
+                    stored += 1
                     continue
                 labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
                 label = " ".join(str(value) for value in cell.coordinates.values())
@@ -260,7 +265,7 @@ class Sweep:
                     )
                 )
                 jobs[cell.id] = own[-1]
-            self.board.add(name, own, cached=len(cells) - len(own))
+            self.board.add(name, own, stored=stored, shared=len(cells) - len(own) - stored)
         for problem in self.problems:
             self.board._say(problem)
         self.problems.clear()
@@ -321,6 +326,18 @@ class Sweep:
                 censored = walk(cell.config, censored)
             value = censored if censored is not None else worst
         return float(value)
+
+    def exit_code(self) -> int:
+        """0 if no run failed, 2 if all that failed did by bad input, else 1; says which."""
+        if not self.failures:
+            return 0
+        refused = self.board.refused
+        if sum(refused.values()) < len(self.failures):
+            print(f"{len(self.failures)} runs failed:", *self.failures[:20], sep="\n  ", file=sys.stderr)
+            return 1
+        for error, runs in refused.items():
+            print(f"error: {error} ({count(runs, 'run')})", file=sys.stderr)
+        return 2
 
     # -- reading back --------------------------------------------------------------------------------------------
 

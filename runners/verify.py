@@ -27,9 +27,7 @@ def run(arguments: list[str]) -> int:
     from runners.sweep import Sweep
 
     options = dict(cli.pairs(arguments))
-    if "paper" not in options:
-        raise ConfigError("which paper? paper=<slug>; python -m runners.list shows them")
-    paper = Paper(options.pop("paper"))
+    paper = Paper(cli.paper(options, ("paper", "scale")))
     scale = cli.take(options, "scale", "laptop", SCALES)
     if options:
         name = next(iter(options))

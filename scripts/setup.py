@@ -3,6 +3,9 @@
     scripts/setup llm dev         the extras by name
     scripts/setup --paper hdm     those that conf/paper/hdm.yaml names
     scripts/setup --papers dev    those that any paper names, and dev
+    scripts/setup --kind bandit   ... if there are methods of that kind
+
+A name that is misspelt installs nothing.
 
 Standard library only: it runs before anything is installed. What is installed is noted in
 `.venv/reprise-setup.json`; a change of the dependencies, the lock or Python makes the note void.
@@ -112,6 +115,28 @@ def install(python: Path, extras: set[str], known: dict) -> None:
         run(*pip, "--no-deps", *sorted(bare), *pins)
 
 
+def names(group: str, python: Path | None) -> set[str]:
+    """Options of a configuration group, those of plug-ins among them if there is a Python to find them."""
+    roots = [HOME / "conf", *map(Path, filter(None, os.environ.get("REPRISE_CONF", "").split(os.pathsep)))]
+    found = {
+        path.relative_to(root / group).with_suffix("").as_posix()
+        for root in roots
+        for path in (root / group).rglob("*.yaml")
+    }
+    if python is not None:
+        code = f"from runners import places; print(*places.options({group!r}), sep='\\n')"
+        done = subprocess.run([python, "-c", code], cwd=HOME, capture_output=True, text=True)
+        found |= set(done.stdout.split("\n")) - {""}
+    return found
+
+
+def refuse(what: str, name: str, known: set[str]) -> None:
+    """Say that there is no such paper or kind, and stop."""
+    near = difflib.get_close_matches(name, sorted(known), 3, 0.4)
+    print(f"no {what} {name!r}" + (f"; near: {', '.join(near)}" if near else ""), file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """Parse the command line, then install what is missing."""
     parser = argparse.ArgumentParser(
@@ -122,6 +147,7 @@ def main() -> None:
         "--paper", action="append", default=[], metavar="NAME", help="the extras this paper names"
     )
     parser.add_argument("--papers", action="store_true", help="the extras that any paper names")
+    parser.add_argument("--kind", help="a kind of methods that there must be")
     args = parser.parse_args()
 
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
@@ -139,11 +165,17 @@ def main() -> None:
     fresh = version is not None and note.get("state") == state(version, project)
     if fresh and extras <= set(note["extras"]):
         return
-    missing = [name for name in args.paper if name not in papers]
-    if missing and version is None:  # no minutes of installing for a misspelt name; later the command says it
-        near = difflib.get_close_matches(missing[0], papers, 3, 0.4)
-        print(f"no paper {missing[0]!r}" + (f"; near: {', '.join(near)}" if near else ""), file=sys.stderr)
-        sys.exit(2)
+    able = python if version else None  # no minutes of installing for a misspelt name
+    for name in args.paper:
+        if name not in papers and name not in (known := names("paper", able)):
+            refuse("paper", name, known)
+    if args.kind is not None:
+        kinds = {name.partition("/")[0] for name in names("method", able) if "/" in name}
+        if not args.kind:
+            print(f"which kind? make compare kind=<one of {', '.join(sorted(kinds))}>", file=sys.stderr)
+            sys.exit(2)
+        if args.kind not in kinds:
+            refuse("kind", args.kind, kinds)
 
     with open(HOME / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -107,22 +107,40 @@ def test_make_hands_on_nothing_from_the_environment() -> None:
     assert _make("list", scale="smoke", seeds="3").split()[-2:] == ["-m", "runners.list"]
 
 
-def test_a_misspelt_paper_installs_nothing_on_a_fresh_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--paper", "radzo"), "no paper 'radzo'; near: radazo\n"),
+        (("--paper", "radzo", "slurm"), "no paper 'radzo'; near: radazo\n"),
+        (("--kind", "bandt", "--papers"), "no kind 'bandt'; near: bandit\n"),
+        (("--kind", "", "--papers"), "which kind? make compare kind=<one of bandit>\n"),
+    ],
+)
+def test_a_misspelt_name_installs_nothing(
+    arguments: tuple[str, ...], said: str, installed: bool, tmp_path: Path
+) -> None:
     for name in ("scripts/setup", "scripts/setup.py", "pyproject.toml", "requirements.lock"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(HOME / name, tmp_path / name)
     (tmp_path / "conf" / "paper").mkdir(parents=True)
     (tmp_path / "conf" / "paper" / "radazo.yaml").write_text("extras: [llm]\n")
+    (tmp_path / "conf" / "method" / "bandit").mkdir(parents=True)
+    (tmp_path / "conf" / "method" / "bandit" / "ucb.yaml").touch()
+    if installed:  # something, but not what is asked for
+        (tmp_path / ".venv" / "bin").mkdir(parents=True)
+        (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     done = subprocess.run(
-        [tmp_path / "scripts" / "setup", "--paper", "radzo"],
+        [tmp_path / "scripts" / "setup", *arguments],
         env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "no paper 'radzo'; near: radazo\n"
-    assert not (tmp_path / ".venv").exists()
+    assert done.stderr == said
+    assert (tmp_path / ".venv").exists() == installed
+    assert not (tmp_path / ".venv" / "reprise-setup.json").exists()
 
 
 @pytest.mark.slow

@@ -324,7 +324,8 @@ def _ended(job: Job, store: Store, settings: Settings) -> Outcome | None:
         return Outcome(job.id, hit.result["status"], hit.result["wall_seconds"])
     failure = store.failure(job.config, job.id)
     if failure is not None and failure["status"] in ("failed", "timeout"):
-        return Outcome(job.id, failure["status"], error=failure["error"])
+        refused = failure.get("refused", False)
+        return Outcome(job.id, failure["status"], error=failure["error"], refused=refused)
     return None
 
 

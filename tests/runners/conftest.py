@@ -122,6 +122,12 @@ def kill_group(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the machine had eight GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+
+
+@pytest.fixture
 def process(start: Callable[..., Any]) -> Callable[..., SimpleNamespace]:
     """``process("runners.run", ...)`` runs a command to its end in a process of its own: code, out, err."""
 

@@ -81,12 +81,12 @@ def test_a_build_that_was_killed_leaves_nothing_that_is_served(outputs: Path) ->
     assert len(json.loads((get(ArtifactStore(outputs)) / "table.json").read_text())) == 3
 
 
-def test_a_committed_artifact_serves(outputs: Path, tmp_path: Path) -> None:
+def test_a_published_artifact_serves(outputs: Path, tmp_path: Path) -> None:
     folder = get(ArtifactStore(outputs))
-    committed = places.results() / "artifacts" / folder.parent.name / folder.name
-    committed.parent.mkdir(parents=True)
-    shutil.move(folder, committed)
-    assert get(ArtifactStore(outputs)) == committed
+    published = places.results() / "artifacts" / folder.parent.name / folder.name
+    published.parent.mkdir(parents=True)
+    shutil.move(folder, published)
+    assert get(ArtifactStore(outputs)) == published
     assert built(outputs) == ["3"]
 
 

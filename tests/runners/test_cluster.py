@@ -339,6 +339,25 @@ def _sweep_of_bowls(make: Any) -> Any:
     return make(Paper("toy"), "smoke", {"_target_": "runners.cluster.Peek"})
 
 
+SHARED = """
+title: Twice
+experiments:
+  one: {asks: Once, grid: {method: toy/descent, task: toy/bowl, task.steps: 2, seed: range(3)}}
+  two: {asks: Again, grid: {method: [toy/descent, toy/sign], task: toy/bowl, task.steps: 2, seed: range(3)}}
+"""
+
+
+def test_a_run_that_experiments_share_counts_once(commands: Path, command: Any, conf: Any) -> None:
+    """Nobody takes a run that is still to be made for one that is done, before or while it is made."""
+    conf("paper/twice.yaml", SHARED)
+    state = lines(command("runners.cluster", "status", "paper=twice", "scale=smoke"))
+    assert state == {"one": "3 not sent", "two": "3 not sent, 3 shared with another experiment"}
+    ran = command("runners.reproduce", "paper=twice", "scale=smoke", "launcher.workers=1")
+    assert ran.err.strip().endswith("one 3/3; two 3/3, 3 shared")
+    state = lines(command("runners.cluster", "status", "paper=twice", "scale=smoke"))
+    assert state == {"one": "3 done", "two": "3 done, 3 shared with another experiment"}
+
+
 def test_without_slurm(command: Any, monkeypatch: Any, outputs: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert command("runners.cluster", "submit", *TOY, "dry_run=true").code == 0

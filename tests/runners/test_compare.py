@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -32,7 +33,13 @@ def rows(outputs, name="table.csv"):
 
 def test_table_picture_and_pages(valley, command, outputs):
     ended = command(
-        "runners.compare", "kind=toy", "tasks=valley", "methods=descent,sign", "seeds=4", "tune_seeds=2"
+        "runners.compare",
+        "kind=toy",
+        "tasks=valley",
+        "methods=descent,sign",
+        "seeds=4",
+        "tune_seeds=2",
+        "budget=5",
     )
     assert ended.code == 0, ended.err
     assert "descent" in ended.out
@@ -64,7 +71,13 @@ def test_table_picture_and_pages(valley, command, outputs):
 @pytest.mark.slow
 def test_the_setting_with_the_best_tuning_score_is_judged(valley, command, outputs):
     ended = command(
-        "runners.compare", "kind=toy", "tasks=valley", "methods=descent", "seeds=2", "tune_seeds=2"
+        "runners.compare",
+        "kind=toy",
+        "tasks=valley",
+        "methods=descent",
+        "seeds=2",
+        "tune_seeds=2",
+        "budget=5",
     )
     assert ended.code == 0, ended.err
     scores = {}
@@ -103,10 +116,21 @@ def test_what_is_left_out_is_said(valley, command):
     assert "left out: toy/duel: opponent has no default" in ended.err
 
 
+def test_long_tasks_take_part_where_they_are_named(valley, command):
+    valley("task/toy/gorge.yaml", VALLEY.replace("scale: log", "heavy: true"))
+    ended = command("runners.compare", "kind=toy", "dry_run=true")
+    assert "left out: toy/gorge: its runs take long (heavy: true); tasks= may name it" in ended.err
+    fast = int(re.search(r"(\d+) runs", ended.err)[1])
+    ended = command("runners.compare", "kind=toy", "tasks=gorge,valley", "dry_run=true")
+    assert "toy/gorge" not in ended.err
+    assert int(re.search(r"(\d+) runs", ended.err)[1]) == 2 * fast
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["kind=toi"], "nearest: toy"),
+        (["kidn=toy"], "unknown option 'kidn'; nearest: kind"),
         (["kind=toy", "tasks=vally"], "unknown task 'vally' of kind toy; nearest: toy/valley"),
         (["kind=toy", "methods=descnt"], "nearest: toy/descent"),
         (["kind=toy", "tasks=bowl"], "does not say what to compare"),
@@ -130,6 +154,7 @@ def test_bad_input_is_one_line(valley, command, arguments, words):
         ("compare: {metric: gap, gaol: min}", "unknown key 'gaol'; nearest: goal"),
         ("compare: {metric: gap, goal: least}", "goal: min or max"),
         ("compare: {metric: gap, scale: wide}", "scale: linear or log"),
+        ("compare: {metric: gap, heavy: 3}", "heavy: true or false"),
     ],
 )
 def test_bad_declarations_are_told(text, words):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runners import peers, provenance
+from runners import peers, places, provenance
 from runners.estimate import Known
 from runners.store import Store
 
@@ -105,6 +105,7 @@ def estimates(text: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("gpus")
 def test_estimate(conf: Any, command: Any, store: Store) -> None:
     """By the limits in the YAML where nothing is known, by runs of the same size where there are some."""
     conf("paper/costs.yaml", PAPER)
@@ -112,7 +113,7 @@ def test_estimate(conf: Any, command: Any, store: Store) -> None:
     found = estimates(command(*plan).err)
     assert found["limited"] == "4 runs; at most 4.0 core-hours (by resources.hours)"
     assert found["wide"] == "5 runs; at most 120 core-hours (by resources.hours)"
-    assert found["unknown"].startswith("1 run; not known for 1 (no run like them is stored")
+    assert found["unknown"].startswith("1 run; not known for 1 (no run like them is stored or published")
     assert found["after (follows limited)"].startswith("4 runs; not known for 4")
     assert found["not_here"] == "not run (needs a cluster)"
     assert found["in all"].startswith("15 runs; at most 124 core-hours (by resources.hours); not known for 6")
@@ -128,15 +129,40 @@ def test_estimate(conf: Any, command: Any, store: Store) -> None:
     found = estimates(command(*plan).err)
     assert found["limited"] == "4 runs, 1 of them done; about 6.0 core-hours (by earlier runs)"
     assert found["in all"].startswith(
-        "15 runs, 1 of them done; about 126 core-hours (by both); not known for 6"
+        "15 runs, 1 of them done; about 126 core-hours (by earlier runs and resources.hours); not known for 6"
     )
 
 
+@pytest.mark.usefixtures("gpus")
 def test_gpu_hours(conf: Any, command: Any) -> None:
     conf("paper/costs.yaml", PAPER.replace("gpus: [2]", "gpus: [2], task.resources.hours: [3.0]"))
     plan = ("runners.reproduce", "paper=costs", "dry_run=true", "launcher.gpus=[0,1]", "experiment=devices")
     assert estimates(command(*plan).err)["devices"] == (
         "1 run; at most 3.0 core-hours and 6.0 GPU-hours (by resources.hours)"
+    )
+
+
+def test_published_runs_tell_where_none_is_stored(conf: Any, command: Any) -> None:
+    """Those of the method on the task, else of any method on it, at the same scale."""
+    conf("paper/costs.yaml", PAPER)
+    for scale, seconds in (("laptop", 1800.0), ("paper", 9e9)):
+        folder = places.results() / "other" / scale
+        folder.mkdir(parents=True)
+        (folder / "verdicts.json").write_text("{}")
+        rows = [
+            ("toy/sign", "toy/bowl", 5.0),
+            ("toy/descent", "toy/bowl", seconds),
+            ("toy/sign", "toy/duel", 900),
+        ]
+        lines = [f"id,experiment,{method},{task},0,done,{cost}" for method, task, cost in rows]
+        (folder / "runs.csv").write_text("\n".join(["id,experiment,method,task,seed,status,seconds", *lines]))
+    ended = command("runners.reproduce", "paper=costs", "dry_run=true", "experiment=limited,after,unknown")
+    found = estimates(ended.err)
+    assert found["limited"] == "4 runs; about 2.0 core-hours (by published runs)"
+    assert found["after (follows limited)"] == "4 runs; about 1.0 core-hours (by published runs)"
+    assert found["in all"] == (
+        "9 runs; about 3.0 core-hours (by published runs); "
+        "not known for 1 (no run like them is stored or published, no resources.hours)"
     )
 
 

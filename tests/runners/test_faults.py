@@ -132,9 +132,19 @@ def test_two_commands_share_one_sweep(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["parent", "group"])
+@pytest.mark.parametrize(
+    ("to", "number", "code"),
+    [("parent", signal.SIGINT, 130), ("group", signal.SIGINT, 130), ("parent", signal.SIGTERM, 143)],
+)
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
-    fire: tuple[str, ...], start: Start, process: Process, tmp_path: Path, outputs: Path, to: str
+    fire: tuple[str, ...],
+    start: Start,
+    process: Process,
+    tmp_path: Path,
+    outputs: Path,
+    to: str,
+    number: signal.Signals,
+    code: int,
 ) -> None:
     log = tmp_path / "toy.log"
     sweep = start(*SWEEP, "experiment=bowl", env={"REPRISE_TOY_LOG": str(log)})
@@ -142,9 +152,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
         assert sweep.poll() is None, sweep.communicate()
         time.sleep(0.005)
     workers = {int(process) for _, _, process in noted(log)}
-    (os.kill if to == "parent" else os.killpg)(sweep.pid, signal.SIGINT)
+    (os.kill if to == "parent" else os.killpg)(sweep.pid, number)
     _, err = sweep.communicate(timeout=60)
-    assert sweep.returncode == 130
+    assert sweep.returncode == code
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "stopped; what is finished is kept, the same command goes on from there"
     deadline = time.monotonic() + 10

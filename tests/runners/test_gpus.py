@@ -24,11 +24,12 @@ experiments:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("gpus")
 def test_runs_have_gpus_of_their_own(conf: Any, process: Any, store: Store) -> None:
     """Several experiments with different needs share a machine of four GPUs."""
     conf("paper/devices.yaml", PAPER)
-    gpus = ("launcher.gpus=[4,5,6,7]", "launcher.workers=4")
-    ran = process("runners.reproduce", "paper=devices", "task.pause=1.0", *gpus)
+    chosen = ("launcher.gpus=[4,5,6,7]", "launcher.workers=4")
+    ran = process("runners.reproduce", "paper=devices", "task.pause=1.0", *chosen)
     assert ran.code == 0, ran.err
     results = [result for result in store.results() if result["config"]["task"]["_name_"] == "toy/where"]
     assert len(results) == 4
@@ -137,12 +138,36 @@ def test_gpus_of_an_exclusive_run_that_asks_for_too_many(tmp_path: Path) -> None
         (("launcher.gpus=2",), "launcher.gpus=2: expected a list"),
     ],
 )
+@pytest.mark.usefixtures("gpus")
 def test_too_many(arguments: tuple[str, ...], message: str, conf: Any, command: Any, outputs: Path) -> None:
     conf("paper/devices.yaml", PAPER)
     ran = command("runners.reproduce", "paper=devices", "experiment=alone", *arguments)
     assert ran.code == 2
     assert message in ran.err
     assert ran.err.count("\n") == 1
+    assert not list(outputs.glob("toy/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("launcher.gpus=[0,1]",), "device=cuda: this machine has no NVIDIA GPU"),
+        (("device=mps",), "device=mps: this machine has no Apple GPU"),
+        (
+            ("device=cpu", "task.resources.gpus=2"),
+            "task.resources.gpus=2: no run here is on a GPU; add device=cuda",
+        ),
+    ],
+)
+def test_a_machine_without_gpus(
+    arguments: tuple[str, ...], message: str, conf: Any, command: Any, outputs: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(group, "_has_mps", lambda: False)
+    conf("paper/devices.yaml", PAPER)
+    ran = command("runners.reproduce", "paper=devices", "experiment=alone", *arguments)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert message in ran.err
     assert not list(outputs.glob("toy/*"))
 
 
@@ -173,6 +198,7 @@ def test_gpus_of_the_machine(monkeypatch: Any, tmp_path: Path) -> None:
     group._installed_gpus.cache_clear()
 
 
+@pytest.mark.usefixtures("gpus")
 def test_a_named_gpu_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"cuda:2: 2 GPUs"):
         group.check_devices(job("a", "cuda:2").config, 2)

@@ -28,7 +28,7 @@ def filled(stream: Any) -> Board:
     """A board with two groups, some of them ended."""
     board = Board("paper smoke", 2, stream)
     some = jobs(6)
-    board.add("one", some, cached=4)
+    board.add("one", some, stored=4, shared=2)
     board.add("two", jobs(10, first=10))
     for index, status in enumerate(["done", "diverged", "failed", "timeout"]):
         board.ended(some[index], Outcome(some[index].id, status, 2.0, error="why"))
@@ -41,7 +41,7 @@ def test_counts_and_failures_on_plain_lines() -> None:
     assert stream.getvalue() == "failed: job 2 id2: why\ntimeout: job 3 id3: why\n"
     assert board.failures == stream.getvalue().splitlines()
     board._line()
-    assert "one 8/10, 4 cached, 2 failed, 1 diverged; two 0/10" in stream.getvalue()
+    assert "one 8/10, 4 stored, 2 shared, 2 failed, 1 diverged; two 0/10" in stream.getvalue()
 
 
 def test_the_time_left_goes_by_what_runs_cost() -> None:
@@ -55,6 +55,21 @@ def test_the_time_left_goes_by_what_runs_cost() -> None:
     assert unknown.eta() is None
 
 
+def test_the_first_run_tells_the_time_left_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    board = Board("x", 1, io.StringIO())
+    board.add("one", jobs(3))
+    board.tick({"id0": (0, 10)})
+    assert board.eta() is None
+    now[0] += 4.0
+    board.tick({"id0": (2, 10)})
+    assert board.eta() == pytest.approx(3 * 20 - 4)
+    board.ended(jobs(1)[0], Outcome("id0", "done", 30.0))
+    board.tick({})
+    assert board.eta() == pytest.approx(2 * 30)
+
+
 def test_a_terminal_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -63,7 +78,15 @@ def test_a_terminal_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         board.ended(jobs(1, first=5)[0], Outcome("id5", "failed", 1.0, error="[red] is no colour"))
         time.sleep(0.05)
     shown = stream.getvalue()
-    for text in ("paper smoke", "one", "two", "50%", "stored", "failed: job 5 id5: [red] is no colour"):
+    for text in (
+        "paper smoke",
+        "one",
+        "two",
+        "50%",
+        "stored",
+        "shared",
+        "failed: job 5 id5: [red] is no colour",
+    ):
         assert text in shown
 
 

@@ -377,7 +377,7 @@ def test_building_twice_changes_nothing(site):
     assert first == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in again}
 
 
-def test_fresh_results_stand_beside_the_committed(site):
+def test_fresh_results_stand_beside_the_published(site):
     site.paper()
     reference = site.results / "alpha" / "laptop"
     site.publish()
@@ -385,13 +385,13 @@ def test_fresh_results_stand_beside_the_committed(site):
     site.publish(folder=fresh, claims=[entry("faster", "inconclusive", value=1.6, low=1.4, high=1.8)])
     out = pages.build_paper("alpha", "laptop", fresh, reference, fresh / "index.html")
     text = words(out.read_text(encoding="utf-8"))
-    assert "Fresh against committed results: 1 of 2 verdicts agree; 1 of 2 numbers" in text
-    assert "committed: reproduced" in text
+    assert "Fresh against published results: 1 of 2 verdicts agree; 1 of 2 numbers" in text
+    assert "published: reproduced" in text
     assert "1.60 [1.40, 1.80]" in text
     assert "2.31 [1.92, 2.78]" in text
-    assert "At laptop scale, committed" in text
+    assert "At laptop scale, published" in text
     alone = pages.build_paper("alpha", "laptop", fresh, site.root / "none", fresh / "index.html")
-    assert "Committed" not in words(alone.read_text(encoding="utf-8"))
+    assert "Published" not in words(alone.read_text(encoding="utf-8"))
     with pytest.raises(FileNotFoundError):
         pages.build_paper("alpha", "laptop", site.root / "none", reference, out)
 
@@ -404,7 +404,22 @@ def test_modified_runs_are_labelled_and_compared_with_nothing(site):
     out = pages.build_paper("alpha", "laptop", fresh, site.results / "alpha" / "laptop", fresh / "index.html")
     text = words(out.read_text(encoding="utf-8"))
     assert "These runs were modified on the command line" in text
-    assert "Fresh against committed" not in text
+    assert "Fresh against published" not in text
+
+
+def test_smoke_results_say_what_they_are_worth(site):
+    spec = site.paper()
+    verdicts = site.publish(scale="smoke")
+    folder = site.results / "alpha" / "smoke"
+    readme = pages.write_readme(folder, verdicts, spec).read_text(encoding="utf-8")
+    page = pages.build_paper("alpha", "smoke", folder, site.root / "none", folder / "index.html")
+    for text in (readme, words(page.read_text(encoding="utf-8"))):
+        assert "too small to mean anything" in text
+    site.publish()
+    out = pages.build_paper(
+        "alpha", "laptop", site.results / "alpha" / "laptop", site.root / "none", folder / "x.html"
+    )
+    assert "too small to mean anything" not in out.read_text(encoding="utf-8")
 
 
 def test_readme_of_a_scale(site):
@@ -431,6 +446,7 @@ def test_readme_block(site):
     assert once.endswith("<!-- scoreboard:end -->\n\nBottom\n")
     assert "old" not in once
     assert "✅ **1** reproduced" in once
+    assert "not counted in these: 1 contradicted." in once
     assert "[Title of alpha](results/alpha/laptop/README.md) | ✅➖ | laptop |" in once
     for text in ("no marks\n", f"{pages.START} but no end\n"):
         assert pages.replace_block(text, "block") == text

@@ -1,5 +1,7 @@
 """A package elsewhere adds methods, tasks and papers: an entry point, a conf folder, not one edit here."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +39,21 @@ def test_its_code_is_part_of_the_fingerprint() -> None:
     config = compose.compose_run("toy/descent", "toy/bowl", lambda _: [])
     modules = Fingerprinter().modules({config["method"]["_target_"], config["task"]["_target_"]})
     assert {"reprise_toy", "reprise_toy.methods", "reprise_toy.helper", "reprise_toy.tasks"} == set(modules)
+
+
+def test_papers_are_listed_with_their_verdicts_at_both_scales(
+    command: Callable[..., SimpleNamespace],
+) -> None:
+    for scale, verdicts in {
+        "smoke": ["reproduced"],
+        "laptop": ["reproduced", "inconclusive", "reproduced", "shown"],
+        "paper": ["not run"],
+    }.items():
+        path = places.results() / "toy" / scale / "verdicts.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"claims": [{"verdict": verdict} for verdict in verdicts]}))
+    line = next(line for line in command("runners.list").out.splitlines() if line.startswith("toy "))
+    assert line.endswith("on a line  [laptop: 2 reproduced, 1 inconclusive]  [paper: nothing judged]")
 
 
 def test_the_lists_name_them(command: Callable[..., SimpleNamespace]) -> None:
@@ -87,6 +104,37 @@ def test_without_the_package_there_is_no_toy(process: Callable[..., SimpleNamesp
     ended = process("runners.run", "method=toy/descent", "task=toy/bowl", env={"PYTHONPATH": ""})
     assert ended.code == 2
     assert "unknown method 'toy/descent'" in ended.err or "unknown task 'toy/bowl'" in ended.err
+
+
+def test_what_cannot_be_fetched_can_be_put_in_place(
+    command: Callable[..., SimpleNamespace],
+    conf: Callable[[str, str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fetch that failed does not advise itself: it says where the file goes and how it is told."""
+    monkeypatch.setenv("REPRISE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("REPRISE_OFFLINE", "1")
+    text = b"abc"
+    digest = hashlib.sha256(text).hexdigest()
+    conf(
+        "task/toy/filed.yaml",
+        "_target_: reprise_toy.tasks.Prepared\ninterface: reprise_toy.interface.Method\ntable: null\n"
+        "data: {_target_: tasks.data.resolve.Door, name: Letters, size_mb: 1, licence: MIT,"
+        f" files: {{set/abc.txt: {digest}}}, urls: {{set/abc.txt: 'http://nowhere/abc.txt'}}}}\n",
+    )
+    conf("paper/filed.yaml", "title: x\nexperiments: {one: {grid: {method: toy/descent, task: toy/filed}}}\n")
+    ended = command("runners.fetch", "paper=filed", "scale=smoke")
+    place = tmp_path / "data" / "set" / "abc.txt"
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "missing: Letters is missing: set/abc.txt (1 MB in all, MIT)",
+        f"  put it at {place} (SHA-256 {digest}), from http://nowhere/abc.txt",
+        "then: make fetch-filed scale=smoke, which checks what is there",
+    ]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(text)
+    assert command("runners.fetch", "paper=filed", "scale=smoke").code == 0
 
 
 def test_fetching_what_needs_nothing(command: Callable[..., SimpleNamespace]) -> None:

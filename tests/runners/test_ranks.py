@@ -159,7 +159,7 @@ def _going(root: Path, count: int) -> list[Path]:
 CASES = [
     ("runners.run", ("ranks=1000",), "ranks=1000 on cpu: this machine has"),
     ("runners.run", ("launcher=torchrun", "launcher.nproc=999"), "ranks=999 on cpu: this machine has"),
-    ("runners.run", ("ranks=2", "device=cuda"), "ranks=2 on cuda: 0 GPUs"),
+    ("runners.run", ("ranks=2", "device=cuda"), "device=cuda: this machine has no NVIDIA GPU"),
     ("runners.run", ("launcher=torchrun", "launcher.nproc=0"), "at least 1"),
 ]
 

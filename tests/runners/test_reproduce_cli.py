@@ -61,7 +61,7 @@ def test_the_toy_paper(command: Command, outputs: Path) -> None:
         "at_scale": "not run",
         "tuned_apart": "reproduced",
     }
-    for name in ("lower_gap", "reproduced", "not run"):
+    for name in ("lower_gap", "reproduced", "not run", "too small to mean anything"):
         assert name in ended.out
     published = places.results() / "toy" / "smoke"
     names = {path.relative_to(published).as_posix() for path in published.rglob("*") if path.is_file()}
@@ -154,9 +154,9 @@ def test_results_of_older_code_can_be_kept(
     assert ended.code == 0, ended.err
     report = outputs / "report" / "small" / "smoke"
     assert json.loads((report / "verdicts.json").read_text())["claims"][0]["stale"]
-    assert "12 cached" in ended.err
+    assert "12 stored" in ended.err
     ended = command(*small())
-    assert "cached" not in ended.err
+    assert "stored" not in ended.err
     assert "stale" not in json.loads((report / "verdicts.json").read_text())["claims"][0]
 
 
@@ -198,10 +198,10 @@ def test_plain_lines_where_there_is_no_terminal(
     ended = command(*small())
     assert re.fullmatch(r"\[small smoke \d+:\d\d, left 0:00\] one 12/12", ended.err.strip())
     again = command(*small())
-    assert "one 12/12, 12 cached" in again.err
+    assert "one 12/12, 12 stored" in again.err
 
 
-def test_the_committed_verdicts_stand_beside(command: Command, small: Callable[..., tuple[str, ...]]) -> None:
+def test_the_published_verdicts_stand_beside(command: Command, small: Callable[..., tuple[str, ...]]) -> None:
     command(*small(), "publish=true")
     path = places.results() / "small" / "smoke" / "verdicts.json"
     path.write_text(path.read_text().replace('"reproduced"', '"contradicted"'))

@@ -81,8 +81,8 @@ def test_equal_numbers_renew_every_seed_s_fingerprint(
     assert numbers(stored) == results
     assert changed == 11
     again = command("runners.reproduce", "paper=checked", "scale=smoke")
-    assert "one 6/6, 6 cached" in again.err
-    assert "duel 3/3, 3 cached" in again.err
+    assert "one 6/6, 6 stored" in again.err
+    assert "duel 3/3, 3 stored" in again.err
 
 
 @pytest.mark.parametrize("what", ["summary", "metrics", "status"])

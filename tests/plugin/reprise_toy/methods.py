@@ -25,6 +25,15 @@ class Sign(Descent):
         return x - self.lr * ((slope > 0) - (slope < 0))
 
 
+class Careful(Descent):
+    """Descent that looks at its learning rate."""
+
+    def __init__(self, lr: float = 0.1, name: str = "careful"):
+        if not lr > 0:
+            raise ValueError(f"lr={lr}: expected a number above 0")
+        super().__init__(lr, name)
+
+
 class Bad(Descent):
     """Fails in the way it is told to: nan, overflow, raise, exit, loop, die, leak; with another word it does not."""
 
