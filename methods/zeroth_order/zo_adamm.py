@@ -67,8 +67,8 @@ class ZOAdaMM(ZerothOrderOptimizer):
         sampler: Sampler | None = None,
         decay_steps: float | None = None,
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be in [0, 1), not {tuple(betas)}")
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), not {tuple(betas)}")
         if not eps >= 0:
             raise ValueError(f"eps must be at least 0, not {eps!r}")
         if not warmup_steps >= 0:
