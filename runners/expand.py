@@ -220,7 +220,9 @@ class Expander:
         """Whether a condition asks for the seed, or something other than the grid sets it."""
         settings = spec.get("settings") or []
         paths = {path.lstrip("+") for path, _, _ in self.overrides.leaves}
-        paths |= {axis for entry in (*settings, *self._scale_entries(spec)) for axis in entry.get("when") or {}}
+        paths |= {
+            axis for entry in (*settings, *self._scale_entries(spec)) for axis in entry.get("when") or {}
+        }
         return "seed" in paths | {path.lstrip("+") for setting in settings for path in setting["set"]}
 
     def _new_cell(
@@ -266,7 +268,10 @@ class Expander:
     def _compose(
         self, coordinates: Config, triples: Callable[[str], list[Triple]], place: str
     ) -> tuple[Config, Callable[[int], str] | None]:
-        """One run's config, and its id by seed if nothing else in it depends on the seed. Runs that differ in their seed alone share its parts: no one writes into them."""
+        """One run's config, and its id by seed if nothing else in it depends on the seed.
+
+        Runs that differ in their seed alone share its parts: no one writes into them.
+        """
         method, task = coordinates["method"], coordinates["task"]
         plans = [(name, triples(name)) for name in (method if isinstance(method, list) else [method])]
         leaves = [[leaf[:2] for leaf in plan if leaf[0] != "seed"] for _, plan in plans]

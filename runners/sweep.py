@@ -386,11 +386,11 @@ class Sweep:
         self._provenance = result["provenance"]
         return result
 
-    def folder_of(self, run_id: str) -> Path:
+    def folder_of(self, run_id: str) -> str:
         """Folder of a run of this sweep."""
         if not hasattr(self, "_folders"):
             self._folders = {cell.id: cell.folder for cells in self.cells.values() for cell in cells}
-        return self.root / self._folders[run_id]
+        return f"{self.root}/{self._folders[run_id]}"
 
     def provenance(self) -> dict[str, Any]:
         """Where the numbers come from, over all runs."""
