@@ -293,13 +293,10 @@ def _text(at: str, frame: pd.DataFrame, columns: str | list[str], what: str) -> 
     if not columns:
         return pd.Series("", frame.index)
     parts = [
-        frame[name].map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+        [f"{value:g}" if isinstance(value, float) else str(value) for value in frame[name]]
         for name in columns
     ]
-    text = parts[0]
-    for part in parts[1:]:
-        text = text + SEPARATOR + part
-    return text
+    return pd.Series(list(map(SEPARATOR.join, zip(*parts, strict=True))), frame.index, dtype=object)
 
 
 def _usable(group: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:

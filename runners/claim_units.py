@@ -55,16 +55,17 @@ class Units:
                 self.data = self.data[_Selector(self.data).any_of(column, allowed)]
         self._status: dict[str, str] = {}
         if len(self.runs):
-            self._status = dict(zip(self.runs["id"].astype(str), self.runs["status"], strict=True))
+            self._status = dict(zip(map(str, self.runs["id"]), self.runs["status"], strict=True))
         if unit is not None and len(self.data):
-            self.data = self.data[self.data["id"].astype(str).isin(self._status)]
+            self.data = self.data[[str(run) in self._status for run in self.data["id"]]]
         self.data = self.data.reset_index(drop=True)
         self.keys = self._key_columns(unit)
+        ids = list(map(str, self.data["id"])) if len(self.data) else []
         self.data = self.data.assign(
-            _lost=~self.data["id"].astype(str).map(self._status).isin(RESULTS) if len(self.data) else False,
+            _lost=[self._status.get(run) not in RESULTS for run in ids],
             _unit=self.data.groupby(self.keys, dropna=False, sort=False).ngroup() if len(self.data) else 0,
         )
-        self._recorded = set(self.data["id"].astype(str)) if len(self.data) else set()
+        self._recorded = set(ids)
 
         self._in_data, self._in_runs = _Selector(self.data), _Selector(self.runs, panels=unit is not None)
 

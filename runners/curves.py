@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ KEPT = 10_000  # curves in memory: a store may hold far more
 class Curves:
     """``curves(id)`` is a run's metrics as a frame, ``curves.columns(id)`` as arrays (twenty times cheaper)."""
 
-    def __init__(self, folder_of: Callable[[str], Path], records: Mapping[str, dict[str, Any]]):
+    def __init__(self, folder_of: Callable[[str], Path | str], records: Mapping[str, dict[str, Any]]):
         self._folder_of, self._records = folder_of, records
         self._frame = lru_cache(maxsize=KEPT)(self._read_frame)
         self._arrays = lru_cache(maxsize=KEPT)(self._read_columns)
@@ -42,10 +43,10 @@ class Curves:
         import numpy as np
 
         lines = store.read_lines(f"{self._folder_of(run_id)}/metrics.jsonl")
-        if lines and all(line.keys() == lines[0].keys() for line in lines):
+        if len(set(map(tuple, lines))) == 1:  # equal names in equal order
             with contextlib.suppress(TypeError, ValueError):  # all are numbers, as they nearly always are
-                table = np.array([list(map(line.__getitem__, lines[0])) for line in lines], dtype=float)
-                return dict(zip(lines[0], table.T, strict=True))
+                table = np.fromiter(chain.from_iterable(map(dict.values, lines)), dtype=float)
+                return dict(zip(lines[0], table.reshape(len(lines), -1).T, strict=True))
         names = dict.fromkeys(name for line in lines for name in line)
         return {name: numbers([line.get(name) for line in lines]) for name in names}
 

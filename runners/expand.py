@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runners import build, compose, identity
+from runners import build, compose, identity, store
 from runners.compose import Triple
 from runners.errors import ConfigError, nearest
 from runners.paper import Paper, fits, grids, tune_rules, values
@@ -69,7 +69,9 @@ class Expander:
         self.overrides = overrides or Overrides()
         self._used: set[int] = set()
         self._composed: dict[str, tuple[Config, Callable[[int], str] | None]] = {}
+        self._repeated: dict[str, tuple[Cell, Callable[[int], str]]] = {}
 
+    @store.uncollected()
     def judged(
         self,
         experiment: str,
@@ -200,6 +202,33 @@ class Expander:
             yield point | dict(picks)
 
     def _cell(self, experiment: str, spec: Config, coordinates: Config, tuned: dict[str, Any]) -> Cell:
+        """The cell at a point. Of points that differ in their seed alone, the first ones show how the others are."""
+        seed = coordinates["seed"]
+        key = repr((experiment, coordinates | {"seed": None}, tuned))
+        if type(seed) is int and key in self._repeated:
+            like, id_of = self._repeated[key]
+            own = id_of(seed)
+            folder = like.folder.removesuffix(like.id) + own
+            shown, config = like.coordinates | {"seed": seed}, like.config | {"seed": seed}
+            return Cell(experiment, shown, config, own, folder, sources=like.sources)
+        cell, id_of_seed = self._new_cell(experiment, spec, coordinates, tuned)
+        if id_of_seed and not self._seed_matters(spec):
+            self._repeated[key] = cell, id_of_seed
+        return cell
+
+    def _seed_matters(self, spec: Config) -> bool:
+        """Whether a condition asks for the seed, or something other than the grid sets it."""
+        settings = spec.get("settings") or []
+        paths = {path.lstrip("+") for path, _, _ in self.overrides.leaves}
+        paths |= {
+            axis for entry in (*settings, *self._scale_entries(spec)) for axis in entry.get("when") or {}
+        }
+        return "seed" in paths | {path.lstrip("+") for setting in settings for path in setting["set"]}
+
+    def _new_cell(
+        self, experiment: str, spec: Config, coordinates: Config, tuned: dict[str, Any]
+    ) -> tuple[Cell, Callable[[int], str] | None]:
+        """The cell at a point, and the ids of its likes with other seeds where these are known."""
         place = f"{self.paper.place}: experiments.{experiment}"
         sources: list[dict[str, Any]] = []
 
@@ -231,14 +260,18 @@ class Expander:
                     found.append((path, value, where))
             return found
 
-        config, identifier = self._compose(coordinates, triples, place)
+        config, id_of_seed = self._compose(coordinates, triples, place)
+        identifier = id_of_seed(config["seed"]) if id_of_seed else identity.run_id(config)
         shown = {key: _label(value) for key, value in coordinates.items()}
-        return Cell(experiment, shown, config, identifier, sources=sources)
+        return Cell(experiment, shown, config, identifier, sources=sources), id_of_seed
 
     def _compose(
         self, coordinates: Config, triples: Callable[[str], list[Triple]], place: str
-    ) -> tuple[Config, str]:
-        """One run's config and id. Runs that differ in their seed alone share its parts: no one writes into them."""
+    ) -> tuple[Config, Callable[[int], str] | None]:
+        """One run's config, and its id by seed if nothing else in it depends on the seed.
+
+        Runs that differ in their seed alone share its parts: no one writes into them.
+        """
         method, task = coordinates["method"], coordinates["task"]
         plans = [(name, triples(name)) for name in (method if isinstance(method, list) else [method])]
         leaves = [[leaf[:2] for leaf in plan if leaf[0] != "seed"] for _, plan in plans]
@@ -249,7 +282,7 @@ class Expander:
             for path, value, where in plans[0][1]:
                 if path == "seed":
                     compose.set_leaf(config, path, value, where)
-            return config, id_of(config["seed"])
+            return config, id_of
         config = compose.compose_run(
             method,
             task,
@@ -263,7 +296,7 @@ class Expander:
             self._composed[key] = (config, None)
         elif known["seed"] != config["seed"] and known | {"seed": 0} == config | {"seed": 0}:
             self._composed[key] = (config, identity.id_by_seed(config))
-        return config, identity.run_id(config)
+        return config, None
 
     @staticmethod
     def _has(method: str, task: str, path: str) -> bool:

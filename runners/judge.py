@@ -164,7 +164,12 @@ def _tables(sweep: Sweep, evidence: dict[str, Evidence], folder: Path) -> None:
 
 def _table(place: Path, table: pd.DataFrame, digits: str) -> None:
     """Write a table as CSV, or as Parquet where the text would be large (never both)."""
-    text = table.to_csv(index=False, float_format=digits, lineterminator="\n")
+    text = ""
+    for start in range(0, max(len(table), 1), 1000):  # no further than it takes to see that it is large
+        part = table.iloc[start : start + 1000]
+        text += part.to_csv(index=False, header=not start, float_format=digits, lineterminator="\n")
+        if len(text) > LARGEST_CSV:
+            break
     for suffix in (".csv", ".parquet"):
         place.with_suffix(suffix).unlink(missing_ok=True)
     if len(text) <= LARGEST_CSV:

@@ -57,7 +57,8 @@ def commit() -> tuple[str, bool]:
     """The project's commit (12 digits) and whether tracked files differ from it; ("", False) outside git."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(places.HOME), *arguments]
+        # Without optional locks: a process killed while it looks must not leave the checkout locked.
+        command = ["git", "--no-optional-locks", "-C", str(places.HOME), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

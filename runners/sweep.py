@@ -27,7 +27,7 @@ from runners.lease import Claims
 from runners.live import Board
 from runners.paper import Paper, needed
 from runners.preparations import needs, prepare
-from runners.store import Store, write_atomic
+from runners.store import Store, uncollected, write_atomic
 
 
 class Sweep:
@@ -107,6 +107,8 @@ class Sweep:
         validate(self.paper.claims | self.paper.findings, self.paper.experiments)
         for name, figure in self.paper.figures.items():
             figure_spec.check(name, figure, self.paper.experiments)
+        local = self.launcher_config.get("_target_", "").startswith("runners.launchers.local")
+        machines: set[tuple[Any, Any, int]] = set()
         checked: set[str] = set()
         seen: dict[int, Any] = {}  # parts that runs share, by id
         planned: dict[str, list[Cell]] = {}
@@ -124,7 +126,9 @@ class Sweep:
             if not tuning and not needs:
                 self.planned[name] = cells
             for cell in tuning + cells:
-                if self.launcher_config.get("_target_", "").startswith("runners.launchers.local"):
+                machine = (cell.config["device"], cell.config["ranks"], id(cell.config["task"]))
+                if local and machine not in machines:
+                    machines.add(machine)
                     gpus = self.launcher_config.get("gpus")
                     check_devices(cell.config, len(gpus) if isinstance(gpus, list) else None)
                 for part in ("method", "task"):
@@ -239,19 +243,10 @@ class Sweep:
         prints: dict[tuple[int, int], str] = {}  # by the parts that runs share
         for name, cells in groups.items():
             own = []
-            stored = 0
-            for cell in cells:
-                parts = id(cell.config["method"]), id(cell.config["task"])
-                cell.fingerprint = prints.get(parts) or self.fingerprints.of(cell.config)
-                prints[parts] = cell.fingerprint
-                if cell.id in self.results or cell.id in jobs:
-                    continue
-                hit = self.store.look(cell.config, cell.id, cell.fingerprint, stale=self.settings.stale)
-                self.problems += hit.problems
-                if hit.state == "finished" and hit.result is not None:
-                    self.results[cell.id] = self._shared(hit.result, cell)
-                    stored += 1
-                    continue
+            before = len(self.results)
+            missing = self._without_result([cell for cell in cells if cell.id not in jobs], prints)
+            stored = len(self.results) - before
+            for cell in missing:
                 labels = {"paper": self.paper.slug, "scale": self.scale, "experiment": cell.experiment}
                 label = " ".join(str(value) for value in cell.coordinates.values())
                 own.append(
@@ -302,6 +297,25 @@ class Sweep:
             return set()
         open_ends = {key for key in jobs if key not in self.results and key not in outcomes}
         return {name for name, cells in groups.items() if any(cell.id in open_ends for cell in cells)}
+
+    @uncollected()
+    def _without_result(self, cells: list[Cell], prints: dict[tuple[int, int], str]) -> list[Cell]:
+        """Fingerprint cells and take up what the store has of them; returns those without a result."""
+        missing: dict[str, Cell] = {}
+        for cell in cells:
+            parts = id(cell.config["method"]), id(cell.config["task"])
+            cell.fingerprint = prints.get(parts) or self.fingerprints.of(cell.config)
+            prints[parts] = cell.fingerprint
+            if cell.id in self.results or cell.id in missing:
+                continue
+            asked = (cell.config, cell.id, cell.fingerprint)
+            hit = self.store.look(*asked, stale=self.settings.stale, folder=cell.folder)
+            self.problems += hit.problems
+            if hit.state == "finished" and hit.result is not None:
+                self.results[cell.id] = self._shared(hit.result, cell)
+            else:
+                missing[cell.id] = cell
+        return list(missing.values())
 
     def _give_up(self, job: Job, error: str) -> None:
         """Record a run that cannot be made."""
@@ -372,11 +386,11 @@ class Sweep:
         self._provenance = result["provenance"]
         return result
 
-    def folder_of(self, run_id: str) -> Path:
+    def folder_of(self, run_id: str) -> str:
         """Folder of a run of this sweep."""
         if not hasattr(self, "_folders"):
             self._folders = {cell.id: cell.folder for cells in self.cells.values() for cell in cells}
-        return self.root / self._folders[run_id]
+        return f"{self.root}/{self._folders[run_id]}"
 
     def provenance(self) -> dict[str, Any]:
         """Where the numbers come from, over all runs."""
