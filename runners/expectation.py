@@ -39,12 +39,12 @@ class Region:
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return f"== {self.low:g}"
+            return f"== {self.low:.10g}"
         if math.isinf(self.high):
-            return f"{'>' if self.low_open else '>='} {self.low:g}"
+            return f"{'>' if self.low_open else '>='} {self.low:.10g}"
         if math.isinf(self.low):
-            return f"{'<' if self.high_open else '<='} {self.high:g}"
-        return f"in [{self.low:g}, {self.high:g}]"
+            return f"{'<' if self.high_open else '<='} {self.high:.10g}"
+        return f"in [{self.low:.10g}, {self.high:.10g}]"
 
 
 @dataclass(frozen=True)
