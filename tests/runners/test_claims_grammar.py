@@ -219,7 +219,7 @@ def test_columns_that_claims_name() -> None:
 
 
 def test_expectations_read_back() -> None:
-    for text in (">= 1.5", "> 0", "<= -0.001", "< 1e+06", "in [-0.6, -0.4]"):
+    for text in (">= 1.5", "> 0", "<= -0.001", "< 1000000", "<= 1.000001", "in [-0.6, -0.4]"):
         claim = parse("c", {**CLAIM, "expect": text})
         assert str(claim.expect) == text
         assert parse("c", {**CLAIM, "expect": str(claim.expect)}).expect == claim.expect
