@@ -14,6 +14,7 @@ from methods.train.curvature import require_finite
 __all__ = ["SAM", "climb", "restore"]
 
 
+@torch.no_grad()
 def climb(groups: list[dict[str, Any]]) -> list[tuple[Tensor, Tensor]]:
     """Move all parameters along their gradient: by ρ g/(‖g‖ + perturb_eps), ‖g‖ over all parameters jointly.
 
@@ -39,15 +40,14 @@ def climb(groups: list[dict[str, Any]]) -> list[tuple[Tensor, Tensor]]:
     if not norm < float("inf"):
         raise FloatingPointError("the gradient is not finite: nothing was changed")
     moved = []
-    with torch.no_grad():
-        for group in groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            moved += [(p, p.detach().clone()) for p in params]
-            scale = group["rho"] / (norm + group["perturb_eps"])
-            ways = [p.grad * p.square() if group["adaptive"] else p.grad for p in params]
-            torch._foreach_add_(params, ways, alpha=scale)
+    for group in groups:
+        params = [p for p in group["params"] if p.grad is not None]
+        if not params:
+            continue
+        moved += [(p, p.detach().clone()) for p in params]
+        scale = group["rho"] / (norm + group["perturb_eps"])
+        ways = [p.grad * p.square() if group["adaptive"] else p.grad for p in params]
+        torch._foreach_add_(params, ways, alpha=scale)
     return moved
 
 

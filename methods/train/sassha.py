@@ -98,7 +98,7 @@ class Sassha(_Preconditioned):
         lazy_hessian: k >= 1.
         n_samples: vectors of signs an estimate, >= 1.
         power_schedule: how α goes from `hessian_power` to `hessian_power_end`: "constant" stays, "proportion" as the
-            learning rate falls from its first value to 0, "linear" and "cosine" over `total_steps`.
+            learning rate falls from its largest value so far to 0, "linear" and "cosine" over `total_steps`.
         hessian_power_end: last α.
         total_steps: planned number of steps.
         restore_before_hvp: go back to x *before* the Hessian is multiplied, as the authors' code does. Autograd then
@@ -155,7 +155,7 @@ class Sassha(_Preconditioned):
         self._moved: list[tuple[Tensor, Tensor]] = []
         self._stage: Literal["start", "perturbed", "seen"] = "start"
         others: dict[str, Any] = {"rho": rho, "perturb_eps": perturb_eps, "adaptive": adaptive}
-        others |= {"power_schedule": power_schedule, "total_steps": total_steps, "first_lr": None}
+        others |= {"power_schedule": power_schedule, "total_steps": total_steps, "largest_lr": None}
         others |= {"first_power": hessian_power, "last_power": hessian_power_end}
         others |= {"restore_before_hvp": restore_before_hvp}
         super().__init__(
@@ -230,10 +230,12 @@ class Sassha(_Preconditioned):
     @staticmethod
     def _set_power(group: dict[str, Any]) -> None:
         first, last = group["first_power"], group["last_power"]
-        group["first_lr"] = group["lr"] if group["first_lr"] is None else max(group["first_lr"], group["lr"])
+        group["largest_lr"] = (
+            group["lr"] if group["largest_lr"] is None else max(group["largest_lr"], group["lr"])
+        )
         match group["power_schedule"]:
             case "proportion":
-                share = 1 - group["lr"] / group["first_lr"] if group["first_lr"] else 0.0
+                share = 1 - group["lr"] / group["largest_lr"] if group["largest_lr"] else 0.0
             case "linear":
                 share = min(1.0, group["steps"] / group["total_steps"])
             case "cosine":
