@@ -44,7 +44,7 @@ def hessian_diagonal(params: Sequence[Tensor], probe: Probe, samples: int = 1) -
             "no gradient carries a graph: this step needs closure(create_graph=True), that is "
             "loss.backward(create_graph=True)"
         )
-    gradients = [p.grad for p in linked]
+    gradients = [p.grad for p in linked if p.grad is not None]
     estimates = [torch.zeros_like(p) for p in params]
     for left in reversed(range(samples)):
         vectors = [probe(p) for p in params]
@@ -76,7 +76,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     seeded with `seed` and the step, so that nothing has to be saved.
     """
 
-    settings = ("lazy_hessian", "n_samples")  # the same for all groups
+    settings: tuple[str, ...] = ("lazy_hessian", "n_samples")  # the same for all groups
 
     def __init__(
         self,

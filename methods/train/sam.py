@@ -102,7 +102,7 @@ class SAM(torch.optim.Optimizer):
         self.base = base(self.param_groups)
         self.param_groups, self.state = self.base.param_groups, self.base.state
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update; returns the loss at the parameters as they were.
 
         Raises:

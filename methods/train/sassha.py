@@ -197,7 +197,7 @@ class Sassha(_Preconditioned):
             self._moved = []
         self._stage = "seen"
 
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """One update; with a closure all of it, else what follows on `unperturb()`. Returns the loss at x.
 
         Raises:
@@ -322,7 +322,7 @@ class MSassha(_Preconditioned):
             p.sub_(state["exp_avg"], alpha=group["rho"] / (norm + group["perturb_eps"]))
         self._mark(True)
 
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """One update; returns the loss where the gradient is taken.
 
         Raises:

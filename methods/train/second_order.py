@@ -14,7 +14,7 @@ __all__ = ["AdaHessian", "SophiaH"]
 class _OneGradient(CurvatureOptimizer):
     """Gradient and Hessian diagonal at the parameters as they are."""
 
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """One update; calls `closure(create_graph)` once, or takes the gradients as they are. Returns the loss.
 
         Raises:

@@ -57,7 +57,7 @@ class FirstStep:
         def closure(create_graph: bool = False) -> Tensor:
             x.grad = None
             loss = (a * x**4).sum() / 4
-            loss.backward(create_graph=create_graph)  # type: ignore[no-untyped-call]
+            loss.backward(create_graph=create_graph)
             return loss
 
         optimizer.step(closure)
