@@ -45,9 +45,12 @@ class QuantizedLoop:
             return optimizer
 
         metrics: dict[str, Any] = dict(self.loop.fit(run, replace(recipe, optimizer=factory), model, problem))
-        return metrics | self._look(made[0], model)
+        seen = self._look_at(made[0])
+        packed = made[0].export(model) if seen["quantized_weights"] and hasattr(made[0], "export") else None
+        sizes = {"packed_bytes": packed and packed.bytes, "full_bytes": packed and packed.full_bytes}
+        return metrics | seen | sizes
 
-    def _look(self, optimizer: Any, model: nn.Module) -> dict[str, Any]:
+    def _look_at(self, optimizer: Optimizer) -> dict[str, Any]:
         excess: list[int] = []
         count = 0
         for group in optimizer.param_groups:
@@ -58,13 +61,7 @@ class QuantizedLoop:
                 rows = p.detach().flatten(1) if self.per_channel and p.dim() > 1 else p.detach().reshape(1, -1)
                 excess += [row.unique().numel() - (2**bits if bits else 3) for row in rows]
                 count += p.numel()
-        packed = optimizer.export(model) if excess and hasattr(optimizer, "export") else None
-        return {
-            "excess_levels": max(excess, default=None),
-            "quantized_weights": count,
-            "packed_bytes": packed.bytes if packed else None,
-            "full_bytes": packed.full_bytes if packed else None,
-        }
+        return {"excess_levels": max(excess, default=None), "quantized_weights": count}
 
 
 class Map(Protocol):
