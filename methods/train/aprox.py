@@ -110,7 +110,9 @@ class AProx(_Proximal):
         u = state["latent"].sub_(p.grad, alpha=rate)
         state["gamma"] += rate
         if group["a"] is None:
-            levels = torch.tensor(sorted({sign * level for level in group["q"] for sign in (-1, 1)}), dtype=p.dtype)
+            levels = torch.tensor(
+                sorted({sign * level for level in group["q"] for sign in (-1, 1)}), dtype=p.dtype
+            )
             nearest_level(u, levels.to(p.device), out=p.detach())
         else:
             p.copy_(par_prox(u, group["q"], group["a"], state["gamma"] * group["lam"]))

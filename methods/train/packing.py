@@ -81,7 +81,10 @@ class PackedModel:
     @property
     def bytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(t.bytes if isinstance(t, PackedTensor) else t.numel() * t.element_size() for t in self.state.values())
+        return sum(
+            t.bytes if isinstance(t, PackedTensor) else t.numel() * t.element_size()
+            for t in self.state.values()
+        )
 
     @property
     def full_bytes(self) -> int:
@@ -118,7 +121,9 @@ class PackedModel:
                     state[name] = file.get_tensor(name)
             for name, text in shapes.items():
                 shape = tuple(int(n) for n in text.split(",")) if text else ()
-                state[name] = PackedTensor(file.get_tensor(f"{name}:codes"), file.get_tensor(f"{name}:levels"), shape)
+                state[name] = PackedTensor(
+                    file.get_tensor(f"{name}:codes"), file.get_tensor(f"{name}:levels"), shape
+                )
         return cls(state)
 
     def __str__(self) -> str:

@@ -111,14 +111,20 @@ class QuantOptimizer(torch.optim.Optimizer):
             raise ValueError(f"total_steps must be above warmup_steps, not {total_steps}")
         closure = inspect.signature(base_optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
-            raise ValueError(f"{type(base_optimizer).__name__} needs a closure, which evaluates latent weights")
+            raise ValueError(
+                f"{type(base_optimizer).__name__} needs a closure, which evaluates latent weights"
+            )
         if base_optimizer.state:
-            raise ValueError("base_optimizer has taken steps already: its state belongs to weights, not to latent ones")
+            raise ValueError(
+                "base_optimizer has taken steps already: its state belongs to weights, not to latent ones"
+            )
         super().__init__(base_optimizer.param_groups, dict(base_optimizer.defaults))
         self.base_optimizer, self.quantizer, self.prox_map = base_optimizer, quantizer, prox_map
         self.warmup_steps, self.quant_period, self.per_channel = warmup_steps, quant_period, per_channel
         self.assignment, self.total_steps, self.num_steps = assignment, total_steps, 0
-        self.param_groups = base_optimizer.param_groups  # one list, shared: what is set in ours is set in the base's
+        self.param_groups = (
+            base_optimizer.param_groups
+        )  # one list, shared: what is set in ours is set in the base's
         self._latents: dict[Tensor, Tensor] = {}
         for group in self.param_groups:
             self._check_group(group)
@@ -194,7 +200,9 @@ class QuantOptimizer(torch.optim.Optimizer):
         names = {id(p): name for name, p in model.named_parameters()}
         by_name = {names[key]: found for key, found in levels.items() if key in names and found is not None}
         for name, tensor in model.state_dict().items():
-            state[name] = PackedTensor.of(tensor, by_name[name]) if name in by_name else tensor.detach().clone()
+            state[name] = (
+                PackedTensor.of(tensor, by_name[name]) if name in by_name else tensor.detach().clone()
+            )
         return PackedModel(state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,7 +227,8 @@ class QuantOptimizer(torch.optim.Optimizer):
         numbers = {number: p for p, number in self._numbers().items()}
         entries = state_dict["state"]
         theirs = {
-            key: {name: value for name, value in entry.items() if name not in OURS} for key, entry in entries.items()
+            key: {name: value for name, value in entry.items() if name not in OURS}
+            for key, entry in entries.items()
         }
         self.num_steps = max(steps)
         self._latents.clear()
@@ -343,11 +352,15 @@ def weight_groups(
             seen.add(id(p))
             if name == "bias":
                 chosen["biases"].append(p)
-            elif norm or p.dim() < 2 or any(fnmatch.fnmatch(whole, pattern) for pattern in full_precision):
+            elif norm or not name.endswith("weight") or p.dim() < 2 or any(fnmatch.fnmatch(whole, pattern) for pattern in full_precision):
                 chosen["others"].append(p)
             else:
                 chosen["quantized"].append(p)
-    extras: dict[str, dict[str, Any]] = {"quantized": {"quant_bits": bits}, "others": {}, "biases": {"weight_decay": 0.0}}
+    extras: dict[str, dict[str, Any]] = {
+        "quantized": {"quant_bits": bits},
+        "others": {},
+        "biases": {"weight_decay": 0.0},
+    }
     return [{"params": params, **options, **extras[name]} for name, params in chosen.items() if params]
 
 

@@ -88,7 +88,12 @@ class ProxPARQ:
         if not steepness > 0:
             raise ValueError(f"steepness must be above 0, not {steepness}")
         self.anneal_start, self.anneal_end = anneal_start, anneal_end
-        self.steepness, self.center, self.clip_early, self.ties = steepness, center, clip_early, check_ties(ties)
+        self.steepness, self.center, self.clip_early, self.ties = (
+            steepness,
+            center,
+            clip_early,
+            check_ties(ties),
+        )
 
     def inverse_slope(self, step: int) -> float:
         """r at a step."""
@@ -157,7 +162,9 @@ class ProxBinaryRelax:
         return w if theta >= 1 else w.lerp_(u, 1 - theta)
 
 
-def inverse_slope(step: float, start: float, end: float, steepness: float = 10.0, center: float = 0.5) -> float:
+def inverse_slope(
+    step: float, start: float, end: float, steepness: float = 10.0, center: float = 0.5
+) -> float:
     """PARQ's schedule: 1 before `start`, 0 from `end` on, and between them a sigmoid scaled to fall from 1 to 0.
 
     >>> [round(inverse_slope(t, 0, 100), 9) for t in (0, 25, 50, 75, 100)]
@@ -217,7 +224,9 @@ def nearest_level(u: Tensor, levels: Tensor, *, ties: Ties = "up", out: Tensor |
             middles, far = (q[:, :-1] + q[:, 1:]) / 2, torch.finfo(q.dtype).max / 4
             y.copy_(q[:, :1].expand_as(y))
             spare = torch.empty_like(x)
-            for k in range(q.shape[1] - 1):  # the level above, where u passes the midpoint; else far below all levels
+            for k in range(
+                q.shape[1] - 1
+            ):  # the level above, where u passes the midpoint; else far below all levels
                 passes(x, middles[:, k : k + 1], out=spare)
                 spare.sub_(1)
                 torch.add(q[:, k + 1 : k + 2], spare, alpha=far, out=spare)

@@ -149,7 +149,9 @@ def _greedy(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def _levels(v: Tensor) -> Tensor:
     """All sums ±v_1 ... ±v_n of each row, sorted: [rows, 2^n]."""
-    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=v.shape[1])), dtype=v.dtype, device=v.device)
+    signs = torch.tensor(
+        list(itertools.product((-1.0, 1.0), repeat=v.shape[1])), dtype=v.dtype, device=v.device
+    )
     return (v @ signs.T).sort(dim=1).values
 
 

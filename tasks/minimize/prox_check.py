@@ -43,7 +43,9 @@ class ProxCheck:
             a = torch.rand(m, generator=generator, dtype=torch.float64).cumsum(0).tolist()
             if i % 2:
                 a[0] = 0.0  # then 0 is no kink
-            u = (2 * torch.rand(self.numbers, generator=generator, dtype=torch.float64) - 1) * (q[-1] + a[-1] + 1)
+            u = (2 * torch.rand(self.numbers, generator=generator, dtype=torch.float64) - 1) * (
+                q[-1] + a[-1] + 1
+            )
             x = torch.linspace(-q[-1], q[-1], self.grid, dtype=torch.float64)
             offsets = [0.0]
             for k in range(m - 1):

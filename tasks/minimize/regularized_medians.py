@@ -101,7 +101,10 @@ class RegularizedMedians:
             if t in self.looks or t in self.slope_looks:
                 gaps[t] = (self.value(w, points) - least).numpy()
                 run.log(
-                    step=t, gap=gaps[t].mean(), bound=self.bound(t), quantized=self._quantized(w).mean().item()
+                    step=t,
+                    gap=gaps[t].mean(),
+                    bound=self.bound(t),
+                    quantized=self._quantized(w).mean().item(),
                 )
         table = [
             {"i": i, "t": t, "gap": gap, "bound": self.bound(t), "ratio": gap / self.bound(t)}
@@ -133,7 +136,9 @@ class RegularizedMedians:
         is its minimizer."""
         p = points.transpose(1, 2).contiguous().sort(-1).values  # [problems, d, n]
         levels = torch.tensor([sign * q for q in self.levels for sign in (-1, 1)], dtype=p.dtype)
-        candidates = torch.cat([p.clamp(-self.levels[-1], self.levels[-1]), levels.expand(*p.shape[:2], -1)], -1)
+        candidates = torch.cat(
+            [p.clamp(-self.levels[-1], self.levels[-1]), levels.expand(*p.shape[:2], -1)], -1
+        )
         below = torch.searchsorted(p, candidates)
         sums = torch.nn.functional.pad(p.cumsum(-1), (1, 0))
         n, left = p.shape[-1], sums.gather(-1, below)
@@ -161,6 +166,8 @@ class RegularizedMedians:
         for i in range(self.problems):
             generator = run.generator("points", i)
             centre = 2 * torch.rand(self.dim, generator=generator, dtype=torch.float64) - 1
-            points.append(centre + torch.randn(self.points, self.dim, generator=generator, dtype=torch.float64))
+            points.append(
+                centre + torch.randn(self.points, self.dim, generator=generator, dtype=torch.float64)
+            )
             order.append(torch.randint(self.points, (self.steps,), generator=run.generator("steps", i)))
         return torch.stack(points), torch.stack(order)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tasks.run import Run
 from tasks.training.classification import Classification
@@ -58,7 +58,9 @@ class QuantizedLoop:
             if bits >= FULL_PRECISION:
                 continue
             for p in group["params"]:
-                rows = p.detach().flatten(1) if self.per_channel and p.dim() > 1 else p.detach().reshape(1, -1)
+                rows = (
+                    p.detach().flatten(1) if self.per_channel and p.dim() > 1 else p.detach().reshape(1, -1)
+                )
                 excess += [row.unique().numel() - (2**bits if bits else 3) for row in rows]
                 count += p.numel()
         return {"excess_levels": max(excess, default=None), "quantized_weights": count}
@@ -93,7 +95,9 @@ class MapLimits:
         for i in run.track(range(self.vectors), total=self.vectors):
             generator = run.generator("vector", i)
             u = torch.randn(self.length, generator=generator, dtype=torch.float64)
-            levels = torch.randn(2 + i % (self.levels - 1), generator=generator, dtype=torch.float64).sort().values
+            levels = (
+                torch.randn(2 + i % (self.levels - 1), generator=generator, dtype=torch.float64).sort().values
+            )
             nearest = levels[(u.unsqueeze(1) - levels).abs().argmin(1)]
             clipped = u.clamp(levels[0], levels[-1])
             rows.append(
@@ -132,7 +136,9 @@ class QuantizationError:
         """Quantize every vector."""
         quantizer, errors = method(), []
         for i in run.track(range(self.vectors), total=self.vectors):
-            u = torch.randn(self.length, generator=run.generator("vector", i), dtype=torch.float64) ** (1 + 2 * (i % 2))
+            u = torch.randn(self.length, generator=run.generator("vector", i), dtype=torch.float64) ** (
+                1 + 2 * (i % 2)
+            )
             _, levels = quantizer.quantize(u, self.bits)
             distances = (u.unsqueeze(1) - levels).abs().amin(1)
             errors.append((distances.square().sum() / u.square().sum()).item())
@@ -159,7 +165,9 @@ class Following(Classification):
         settings: of `Classification`; the loop's `points` are those of the curves.
     """
 
-    def __init__(self, method: str, full: str, hard: str, annealing: tuple[float, float], **settings: Any) -> None:
+    def __init__(
+        self, method: str, full: str, hard: str, annealing: tuple[float, float], **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self.names, self.annealing = (method, full, hard), annealing
 
@@ -174,7 +182,10 @@ class Following(Classification):
             curves[name] = part.losses
         steps = np.array(sorted(curves[self.names[0]]))
         for step in steps:
-            run.log(step=int(step), **{f"loss_{name.rpartition('/')[2]}": curves[name][step] for name in self.names})
+            run.log(
+                step=int(step),
+                **{f"loss_{name.rpartition('/')[2]}": curves[name][step] for name in self.names},
+            )
         own, full, hard = (np.array([curves[name][step] for step in steps]) for name in self.names)
         start, end = (share * steps[-1] for share in self.annealing)
         width, found = end - start, {}

@@ -45,11 +45,19 @@ def error(u, quantizer, bits):
 
 
 def test_schedule():
-    for t, value in [(1, 0.999291830231), (25, 0.929896283455), (50, 0.5), (75, 0.070103716545), (99, 0.000708169769)]:
+    for t, value in [
+        (1, 0.999291830231),
+        (25, 0.929896283455),
+        (50, 0.5),
+        (75, 0.070103716545),
+        (99, 0.000708169769),
+    ]:
         assert inverse_slope(t, 0, 100, steepness=10) == pytest.approx(value, abs=1e-12)
     assert inverse_slope(-1, 0, 100) == inverse_slope(0, 0, 100) == 1
     assert inverse_slope(100, 0, 100) == 0
-    assert inverse_slope(0, 0, 100, steepness=10, center=0.7) == pytest.approx(1.00586, abs=1e-5)  # no longer 1
+    assert inverse_slope(0, 0, 100, steepness=10, center=0.7) == pytest.approx(
+        1.00586, abs=1e-5
+    )  # no longer 1
 
 
 def test_par_prox():
@@ -164,7 +172,9 @@ def test_rows_have_levels_of_their_own():
 
 def test_parts_of_a_large_tensor_are_those_of_the_whole():
     u = torch.randn(200_001, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(piecewise_affine(u, LEVELS, 0.2)[150_000:150_100], piecewise_affine(u[150_000:150_100], LEVELS, 0.2))
+    assert torch.equal(
+        piecewise_affine(u, LEVELS, 0.2)[150_000:150_100], piecewise_affine(u[150_000:150_100], LEVELS, 0.2)
+    )
     assert torch.equal(nearest_level(u, LEVELS)[-50:], nearest_level(u[-50:], LEVELS))
 
 
@@ -188,7 +198,10 @@ def pair(prox=None, momentum=0.9, weight_decay=0.1, **options):
     w = nn.Parameter(torch.randn(40, generator=generator))
     b = nn.Parameter(torch.randn(3, generator=generator))
     base = torch.optim.SGD(
-        [{"params": [w], "quant_bits": 2}, {"params": [b], "lr": 0.2}], lr=0.1, momentum=momentum, weight_decay=weight_decay
+        [{"params": [w], "quant_bits": 2}, {"params": [b], "lr": 0.2}],
+        lr=0.1,
+        momentum=momentum,
+        weight_decay=weight_decay,
     )
     return w, b, QuantOptimizer(base, LSBQuantizer(), prox or ProxPARQ(0, 20), **options)
 
@@ -203,7 +216,9 @@ def test_the_base_optimizer_moves_latent_weights():
     """Gradients are taken at w, weight decay acts on u, levels are refitted every third step."""
     w, b, optimizer = pair(quant_period=3)
     u, c = nn.Parameter(w.detach().clone()), nn.Parameter(b.detach().clone())
-    plain = torch.optim.SGD([{"params": [u]}, {"params": [c], "lr": 0.2}], lr=0.1, momentum=0.9, weight_decay=0.1)
+    plain = torch.optim.SGD(
+        [{"params": [u]}, {"params": [c], "lr": 0.2}], lr=0.1, momentum=0.9, weight_decay=0.1
+    )
     for step in range(25):
         gradients(step, w, b)
         gradients(step, u, c)
@@ -214,7 +229,9 @@ def test_the_base_optimizer_moves_latent_weights():
         assert torch.equal(optimizer.latent(w), u)
         assert torch.equal(b, c)
         slope = inverse_slope(step, 0, 20)
-        assert torch.equal(w, piecewise_affine(u.detach(), levels, slope) if slope else nearest_level(u.detach(), levels))
+        assert torch.equal(
+            w, piecewise_affine(u.detach(), levels, slope) if slope else nearest_level(u.detach(), levels)
+        )
     assert w.unique().numel() == 4
 
 
@@ -329,7 +346,9 @@ def test_a_bad_gradient_changes_nothing():
 def test_bad_input():
     def build(bits=2, dtype=torch.float32, base=torch.optim.SGD, **options):
         w = nn.Parameter(torch.ones(4, dtype=dtype))
-        return w, QuantOptimizer(base([{"params": [w], "quant_bits": bits}], lr=0.1), LSBQuantizer(), ProxHard(), **options)
+        return w, QuantOptimizer(
+            base([{"params": [w], "quant_bits": bits}], lr=0.1), LSBQuantizer(), ProxHard(), **options
+        )
 
     for options, message in [
         ({"bits": 9}, "bits must be"),
@@ -380,7 +399,9 @@ def test_groups_of_a_network():
 
 def test_full_precision_is_the_base_optimizer():
     model = nn.Linear(2, 2)
-    assert type(quantized(None, functools.partial(torch.optim.SGD, lr=1.0), 16, model=model)) is torch.optim.SGD
+    assert (
+        type(quantized(None, functools.partial(torch.optim.SGD, lr=1.0), 16, model=model)) is torch.optim.SGD
+    )
 
 
 # -- theory --------------------------------------------------------------------------------------------------------
@@ -439,7 +460,13 @@ def test_a_packed_model_goes_through_a_file(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16, 10))
     optimizer = quantized(
-        None, functools.partial(torch.optim.SGD, lr=0.1), 2, ProxPARQ, per_channel=True, model=model, total_steps=4
+        None,
+        functools.partial(torch.optim.SGD, lr=0.1),
+        2,
+        ProxPARQ,
+        per_channel=True,
+        model=model,
+        total_steps=4,
     )
     for step in range(4):
         gradients(step, *model.parameters())

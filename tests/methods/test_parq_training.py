@@ -97,9 +97,9 @@ def test_the_loop_counts_levels_and_packs() -> None:
         saved = run.summaries["full_bytes"] - run.summaries["packed_bytes"]
         assert saved == pytest.approx(weights * (4 - (bits or 2) / 8), rel=0.1)
     run = DiskRun()
-    Classification(Blobs(), MODELS["mlp"], QuantizedLoop(Loop(batch_size=16, steps=3)), test_fraction=0.3).evaluate(
-        functools.partial(quantized, base=SGD, bits=16), run
-    )
+    Classification(
+        Blobs(), MODELS["mlp"], QuantizedLoop(Loop(batch_size=16, steps=3)), test_fraction=0.3
+    ).evaluate(functools.partial(quantized, base=SGD, bits=16), run)
     assert run.summaries["excess_levels"] is None
 
 
@@ -139,11 +139,16 @@ def test_steps_are_those_of_torchao(bits: int, base: Any, per_channel: bool) -> 
         models = []
         for _ in range(2):
             torch.manual_seed(bits)
-            models.append(nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4)).double())
+            models.append(
+                nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4)).double()
+            )
 
         def groups(model: nn.Module) -> list[dict[str, Any]]:
             weights = [p for p in model.parameters() if p.dim() > 1]
-            return [{"params": weights, "quant_bits": bits}, {"params": [p for p in model.parameters() if p.dim() == 1]}]
+            return [
+                {"params": weights, "quant_bits": bits},
+                {"params": [p for p in model.parameters() if p.dim() == 1]},
+            ]
 
         ours = QuantOptimizer(
             base(groups(models[0])), LSBQuantizer(), our_map,
@@ -182,7 +187,9 @@ def test_torchao_takes_gradients_of_a_closure_at_latent_weights() -> None:
     library = torchao()
     w = nn.Parameter(torch.tensor([0.5, -2.0]))
     optimizer = library.QuantOptimizer(
-        torch.optim.SGD([{"params": [w], "quant_bits": 1}], lr=0.0), library.LSBQuantizer(), library.ProxHardQuant()
+        torch.optim.SGD([{"params": [w], "quant_bits": 1}], lr=0.0),
+        library.LSBQuantizer(),
+        library.ProxHardQuant(),
     )
     seen = []
 
