@@ -352,7 +352,12 @@ def weight_groups(
             seen.add(id(p))
             if name == "bias":
                 chosen["biases"].append(p)
-            elif norm or not name.endswith("weight") or p.dim() < 2 or any(fnmatch.fnmatch(whole, pattern) for pattern in full_precision):
+            elif (
+                norm
+                or not name.endswith("weight")
+                or p.dim() < 2
+                or any(fnmatch.fnmatch(whole, pattern) for pattern in full_precision)
+            ):
                 chosen["others"].append(p)
             else:
                 chosen["quantized"].append(p)

@@ -48,7 +48,9 @@ class ImageFolders(Door):
             if not (place := root / self.folder / split).is_dir():
                 continue
             folders = sorted(path for path in place.iterdir() if path.is_dir())
-            found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+            found = [
+                (path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())
+            ]
             if (len(found), len(folders)) == (self.sizes[split], self.classes):
                 return [path for path, _ in found], [label for _, label in found]
             raise MissingData(

@@ -102,7 +102,7 @@ class Classification:
         problem = Problem(
             train=TensorExamples(*train, self.augmentation, prepare),
             loss=loss,
-            measure=measure,
+            measure=_measure,
             sets={"test": TensorExamples(*test, prepare=prepare)},
             final_sets={"train": train_as_is},
             final_probes=self.sharpness.functions(loss, train_as_is, run) if self.sharpness else {},
@@ -150,8 +150,7 @@ def _some(part: Part, size: int | None, generator: torch.Generator, name: str) -
     return images[chosen], labels[chosen]
 
 
-def measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """Mean loss and share of right answers."""
+def _measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     inputs, labels = batch
     logits = model(inputs)
     return {

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tasks.run import Run
-from tasks.training.classification import measure
 from tasks.training.examples import Batch, Normalize
 from tasks.training.loop import Problem
 from tasks.training.random_state import seeded
@@ -46,7 +45,9 @@ class ImageFiles:
 
     def batch(self, index: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Images [n, 3, size, size] and labels [n]."""
-        images = [self._image(self.paths[i], row.tolist()) for i, row in zip(index.tolist(), uniforms, strict=True)]
+        images = [
+            self._image(self.paths[i], row.tolist()) for i, row in zip(index.tolist(), uniforms, strict=True)
+        ]
         return self.normalize(torch.stack(images)), self.labels[index]
 
     def _image(self, path: Path, draws: list[float]) -> Tensor:
@@ -109,11 +110,21 @@ class FileClassification:
         model.to(run.device)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            return nn.functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=self.label_smoothing)
+            return nn.functional.cross_entropy(
+                model(batch[0]), batch[1], label_smoothing=self.label_smoothing
+            )
 
-        problem = Problem(train=train, loss=loss, measure=measure, sets={"test": test})
+        problem = Problem(train=train, loss=loss, measure=_measure, sets={"test": test})
         parameters = sum(p.numel() for p in model.parameters())
         run.summary(**self.loop.fit(run, Recipe.of(method), model, problem), parameters=parameters)
+
+
+def _measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    logits = model(batch[0])
+    return {
+        "loss": nn.functional.cross_entropy(logits, batch[1]),
+        "accuracy": (logits.argmax(-1) == batch[1]).double().mean(),
+    }
 
 
 class HubNetwork(nn.Module):
