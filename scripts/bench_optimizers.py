@@ -1,10 +1,12 @@
 """What one step of our optimizers costs over that of the optimizer they are measured against.
 
-    python scripts/bench_optimizers.py [Clip-Adam Sassha ...]
+    python scripts/bench_optimizers.py [Clip-Adam Sassha PARQ ...]
 
 For each pair, on a model of 10 million parameters (24 blocks of a small transformer's shapes): the time of a step
 of both, taken in turns in one process, and their ratio, with the limit that it should keep. The fastest of many steps
-counts, as other processes only ever add time. OMP_NUM_THREADS sets the number of threads (default 1).
+counts, as other processes only ever add time. For PARQ, the mean of ten steps in a row counts, as every tenth one fits
+the levels anew; its step is also measured as part of a training step of ResNet-20, gradient included.
+OMP_NUM_THREADS sets the number of threads (default 1).
 
 Sassha is measured on ResNet-20 with 128 images, against the bare computation that its step needs: two gradients, and
 a Hessian-vector product in the steps in which the Hessian is renewed; processor time.
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from methods.train.clip_adam import ClipAdaGrad, ClipAdam, ClipAdamNorm
+from methods.train.parq import LSBQuantizer, ProxPARQ, QuantOptimizer
 from methods.train.sassha import Sassha
 from tasks.training.models import ResNet
 
@@ -134,6 +137,96 @@ def measure_sassha(rounds: int = 5, images: int = 128) -> list[tuple[str, float,
     ]
 
 
+# -- PARQ: the mean of a period of steps -------------------------------------------------------------------------------
+
+PERIOD = 10  # steps between two fits of the levels
+
+
+def groups(params: list[torch.Tensor], bits: int) -> list[dict[str, object]]:
+    """Matrices are quantized, vectors are not."""
+    weights = [p for p in params if p.dim() > 1]
+    return [{"params": weights, "quant_bits": bits}, {"params": [p for p in params if p.dim() == 1]}]
+
+
+def sgd(params: list[dict[str, object]]) -> torch.optim.Optimizer:
+    """Momentum SGD with its foreach kernels."""
+    return torch.optim.SGD(params, lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True)
+
+
+def parq(bits: int, base: Callable[..., torch.optim.Optimizer]) -> Build:
+    """PARQ in the middle of its annealing."""
+    return lambda params: QuantOptimizer(
+        base(groups(params, bits)), LSBQuantizer(), ProxPARQ(-(10**6), 10**6), quant_period=PERIOD
+    )
+
+
+def torchao(bits: int, base: Callable[..., torch.optim.Optimizer]) -> Build:
+    """The same by torchao; raises ImportError without it."""
+    from torchao.prototype import parq as library
+
+    return lambda params: library.QuantOptimizer(
+        base(groups(params, bits)),
+        library.LSBQuantizer(),
+        library.ProxPARQ(-(10**6), 10**6),
+        quant_period=PERIOD,
+    )
+
+
+def periods(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int, steps: int = PERIOD
+) -> tuple[float, float]:
+    """Seconds a step of the fastest period, ours and theirs taken in turns; the first period warms up."""
+    best = [float("inf"), float("inf")]
+    for number in range(rounds + 1):
+        for place, step in enumerate((ours, theirs)):
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            if number:
+                best[place] = min(best[place], (time.perf_counter() - start) / steps)
+    return best[0], best[1]
+
+
+def training(build: Build, batch: int = 32) -> Callable[[], object]:
+    """Training steps of ResNet-20."""
+    torch.manual_seed(0)
+    net = ResNet((3, 32, 32), classes=10, depth=20)
+    optimizer = build(list(net.parameters()))
+    images, labels = torch.randn(batch, 3, 32, 32), torch.arange(batch) % 10
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def bench_parq() -> None:
+    """Rows of PARQ: of a training step, of the update alone, against torchao."""
+    for bits in (1, 2, 4):
+        plain: Build = lambda params, bits=bits: sgd(groups(params, bits))  # type: ignore[misc]
+        ours, theirs = periods(training(parq(bits, sgd)), training(plain), rounds=3)
+        row(f"PARQ, ResNet-20, {bits} bit", ours, theirs, 1.10)
+    for name, base in (("SGD", sgd), ("AdamW", adamw)):
+        for bits in (1, 2, 4):
+            plain = lambda params, bits=bits, base=base: base(groups(params, bits))  # type: ignore[misc]
+            mine = parq(bits, base)(model()).step
+            row(f"PARQ ({name}, {bits} bit)", *periods(mine, plain(model()).step, rounds=8), None)
+            try:
+                library = torchao(bits, base)(model()).step
+            except ImportError:
+                print("torchao is not installed")
+                continue
+            row(f"  over torchao's ({bits} bit)", *periods(mine, library, rounds=3), 1.00)
+
+
+def row(name: str, ours: float, theirs: float, limit: float | None) -> None:
+    """Print a line of the table."""
+    shown = "-" if limit is None else f"{limit:.2f}"
+    print(f"{name:<26}{ours * 1e3:>10.2f}{theirs * 1e3:>14.2f}{ours / theirs:>8.2f}{shown:>8}", flush=True)
+
+
 def main(names: list[str]) -> None:
     """Print the table, all pairs or those whose name contains one of `names`."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -142,12 +235,12 @@ def main(names: list[str]) -> None:
     for pair in PAIRS:
         if names and not any(name.lower() in pair.name.lower() for name in names):
             continue
-        ours, theirs = measure(pair)
-        limit = "-" if pair.limit is None else f"{pair.limit:.2f}"
-        print(f"{pair.name:<26}{ours * 1e3:>10.2f}{theirs * 1e3:>14.2f}{ours / theirs:>8.2f}{limit:>8}")
+        row(pair.name, *measure(pair), pair.limit)
     if not names or any(name.lower() in "sassha" for name in names):
-        for name, ours, theirs, most in measure_sassha():
-            print(f"{name:<26}{ours * 1e3:>10.2f}{theirs * 1e3:>14.2f}{ours / theirs:>8.2f}{most:>8.2f}")
+        for line in measure_sassha():
+            row(*line)
+    if not names or any(name.lower() in "parq" for name in names):
+        bench_parq()
 
 
 if __name__ == "__main__":
