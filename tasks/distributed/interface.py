@@ -13,11 +13,13 @@ class Trainer(Protocol):
         param_groups: those of the optimizer of the last local steps.
         outer: what makes the server's step.
         node_state: numbers in the state of one node's optimizer at the end of its last local steps.
+        sent: numbers that a node sent in the last round.
     """
 
     param_groups: list[dict[str, Any]]
     outer: Any
     node_state: int
+    sent: int
 
     @property
     def own_nodes(self) -> range:

@@ -41,7 +41,7 @@ class LeastSquares:
     Curve: `risk`, median over repeats, at about `points` rounds.
 
     Summary: median_risk; mean_squared_gradient; diverged, their number; node_state, numbers in the state of one
-    node's optimizer over numbers of the model.
+    node's optimizer, and sent, numbers that a node sends in a round, both over numbers of the model.
 
     Args:
         noise: law of ξ; None: no noise.
@@ -110,6 +110,7 @@ class LeastSquares:
             mean_squared_gradient=(squared / self.rounds).mean().item(),
             diverged=int(dead.sum()),
             node_state=trainer.node_state / problem.w.numel(),
+            sent=trainer.sent / (problem.w.numel() / self.nodes),
         )
 
     def trainer(self, method: Method, problem: "Problem") -> Trainer:
@@ -175,10 +176,10 @@ class Problem:
     def gradient(self, step: int) -> None:
         """The stochastic gradient of every node and repeat."""
         x = self.x[self.first + self.index[step]]  # [N · R, batch, d]
-        residual = torch.einsum("mbd,md->mb", x, self.w - self.targets)
+        residual = torch.bmm(x, (self.w - self.targets).unsqueeze(2)).squeeze(2)
         if self.task.noise is not None:
             residual -= self.noise[step]
-        gradient = torch.einsum("mb,mbd->md", residual, x) / self.task.batch_size
+        gradient = torch.bmm(residual.unsqueeze(1), x).squeeze(1) / self.task.batch_size
         self.dead |= self.w.abs().amax(1) > BEYOND
         gradient[self.dead] = 0.0
         self.w.grad = gradient

@@ -45,6 +45,12 @@ class NestedTrainer:
         weights: w_i > 0, N numbers; None: all the same.
         keep_inner: whether a node's optimizer state lives on in the next round, as in DiLoCo.
 
+    Attributes:
+        rounds: number of finished rounds.
+        node_state: numbers in the state of one node's optimizer at the end of its last local steps.
+        sent: numbers that a node sent in the last round, and that it got back.
+        param_groups: those of the optimizer of the last local steps.
+
     Raises:
         ValueError: a value out of its range, complex parameters, a stack that `nodes` does not divide.
         RuntimeError: "torch.distributed" without a process group.
@@ -100,7 +106,7 @@ class NestedTrainer:
             if self.ranks > nodes:
                 raise ValueError(f"{nodes} nodes are too few for {self.ranks} ranks")
         self.rounds = 0
-        self.node_state = 0
+        self.node_state, self.sent = 0, 0
         self.param_groups: list[dict[str, Any]] = []
         self._kept: dict[int, Any] = {}
         self._loaded: dict[int, Any] = {}
@@ -155,6 +161,7 @@ class NestedTrainer:
             all_reduce(total)
         if error is not None:
             raise error
+        self.sent = sum(part.numel() for part in total)
         delta = list(torch._foreach_div(total, sum(self.weights)))
         self.outer.step(server, delta)
         self._load(server)
