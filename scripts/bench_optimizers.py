@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from methods.train.clip_adam import ClipAdaGrad, ClipAdam, ClipAdamNorm
+from methods.train.tailopt import BiClipSGD, L2ClipSGD
 
 ROUNDS = 100
 Build = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -46,6 +47,11 @@ def clip_adam(mode: str, **options: object) -> Build:
     return lambda params: ClipAdam(params, lr=1e-4, clip_mode=mode, **options)  # type: ignore[arg-type]
 
 
+def sgd(params: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's SGD with its foreach kernels."""
+    return torch.optim.SGD(params, lr=1e-4, foreach=True)
+
+
 PAIRS = [
     Pair("Clip-Adam (layer)", clip_adam("layer"), adamw, 1.05),
     Pair("Clip-Adam (global)", clip_adam("global"), adamw, 1.05),
@@ -58,6 +64,8 @@ PAIRS = [
         lambda params: ClipAdaGrad(params, lr=1e-4),
         lambda params: torch.optim.Adagrad(params, lr=1e-4, foreach=True),
     ),
+    Pair("BiClip SGD", lambda params: BiClipSGD(params, lr=1e-4, u=0.5, d=0.01), sgd),
+    Pair("L2Clip SGD", lambda params: L2ClipSGD(params, lr=1e-4, u=1.0), sgd),
 ]
 
 

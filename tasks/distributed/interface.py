@@ -50,4 +50,6 @@ class Method(Protocol):
     parameter counts models: a multiple of the nodes, those of node 0 first).
     """
 
-    def __call__(self, params: Iterable[Tensor], *, local_steps: int, nodes: int, backend: Any) -> Trainer: ...
+    def __call__(
+        self, params: Iterable[Tensor], *, local_steps: int, nodes: int, backend: Any
+    ) -> Trainer: ...

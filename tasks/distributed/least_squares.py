@@ -221,7 +221,8 @@ class MoveBounds(LeastSquares):
         self._largest = {name: worst(size) for name in ("largest_step", "zero_moves", "largest_delta")}
         self._largest["largest_server_move"] = worst(size)
         self._smallest = {
-            name: torch.full_like(worst(size), torch.inf) for name in ("smallest_step", "smallest_server_move")
+            name: torch.full_like(worst(size), torch.inf)
+            for name in ("smallest_step", "smallest_server_move")
         }
         super().evaluate(method, run)
 
@@ -243,9 +244,15 @@ class MoveBounds(LeastSquares):
             self._most("largest_step", move / (group["lr"] * group["u"]))
             self._most("zero_moves", torch.where(g == 0, move, 0.0))
             if group["d"] > 0:
-                self._least("smallest_step", torch.where(g == 0, torch.inf, move / (group["lr"] * group["d"])))
+                self._least(
+                    "smallest_step", torch.where(g == 0, torch.inf, move / (group["lr"] * group["d"]))
+                )
             if step == self.local_steps - 1:
-                delta = (problem.w.detach() - server.repeat(self.nodes, 1)).view(self.nodes, *server.shape).mean(0)
+                delta = (
+                    (problem.w.detach() - server.repeat(self.nodes, 1))
+                    .view(self.nodes, *server.shape)
+                    .mean(0)
+                )
                 self._delta = delta
                 reach = self.local_steps * group["lr"] * group["u"]
                 self._most("largest_delta", delta.abs() / reach)

@@ -52,7 +52,11 @@ class NestedLoop:
         checkpoint_every: int | None = None,
     ) -> None:
         counts = {"nodes": nodes, "local_steps": local_steps, "rounds": rounds, "batch_size": batch_size}
-        counts |= {"points": points, "evaluations": evaluations, "evaluation_batch_size": evaluation_batch_size}
+        counts |= {
+            "points": points,
+            "evaluations": evaluations,
+            "evaluation_batch_size": evaluation_batch_size,
+        }
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
@@ -110,12 +114,12 @@ class _Training:
         if self.round == 0:
             self.run.log(step=0, **self._evaluate(self.problem.sets, self.problem.probes))
         first, rounds = self.round, self.loop.rounds
-        for self.round in self.run.track(range(first, rounds), total=rounds - first):
+        for done in self.run.track(range(first + 1, rounds + 1), total=rounds - first):
             self.losses = torch.zeros(self.loop.nodes, dtype=torch.float64, device=self.run.device)
             self.trainer.round(self._gradient)
             loss = self._mean_loss()
             self.loss_sum, self.loss_count = self.loss_sum + loss, self.loss_count + 1
-            done = self.round + 1
+            self.round = done
             if done in points or done in evaluations:
                 metrics = {"loss": self.loss_sum / self.loss_count}
                 self.loss_sum, self.loss_count = 0.0, 0
@@ -166,7 +170,7 @@ class _Training:
                 metrics |= {f"{name}_{key}": value for key, value in found.items()}
             metrics |= {name: float(probe(self.model)) for name, probe in probes.items()}
         if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
-            raise FloatingPointError(f"{bad[0]} is not finite in round {self.round + 1}")
+            raise FloatingPointError(f"{bad[0]} is not finite after round {self.round}")
         return metrics
 
     @torch.no_grad()

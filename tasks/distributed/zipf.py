@@ -37,7 +37,9 @@ class ZipfTokens:
         kinds = torch.randint(self.classes, (self.tokens,), generator=generator)
         return kinds, torch.randint(2, (self.tokens,), generator=generator)
 
-    def sequences(self, n: int, rules: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sequences(
+        self, n: int, rules: tuple[Tensor, Tensor], generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Tokens and labels, [n, length] each."""
         drawn = torch.multinomial(self.frequency, n * self.length, replacement=True, generator=generator)
         x = drawn.view(n, self.length)

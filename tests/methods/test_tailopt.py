@@ -239,7 +239,14 @@ def train(inner, outer, rounds=4, nodes=4, backend="serial", keep_inner=False, b
 
     def make():
         return NestedTrainer(
-            [p], INNERS[inner], OUTERS[outer], 3, nodes, backend, weights=[1, 2, 1, 3][:nodes], keep_inner=keep_inner
+            [p],
+            INNERS[inner],
+            OUTERS[outer],
+            3,
+            nodes,
+            backend,
+            weights=[1, 2, 1, 3][:nodes],
+            keep_inner=keep_inner,
         )
 
     trainer = make()
@@ -256,7 +263,9 @@ def train(inner, outer, rounds=4, nodes=4, backend="serial", keep_inner=False, b
 @pytest.mark.parametrize("inner", INNERS)
 def test_a_stack_of_nodes_gives_the_numbers_of_one_after_the_other(inner, keep_inner):
     for outer in ("adam", "biclip"):
-        one, all_at_once = (train(inner, outer, backend=b, keep_inner=keep_inner) for b in ("serial", "stacked"))
+        one, all_at_once = (
+            train(inner, outer, backend=b, keep_inner=keep_inner) for b in ("serial", "stacked")
+        )
         assert all_at_once.tolist() == pytest.approx(one.tolist(), rel=1e-12)
 
 
@@ -345,7 +354,12 @@ def test_bad_trainers():
 
 CASES = [
     (inner, outer, nodes, keep)
-    for inner, outer in (("biclip", "biclip"), ("l2clip", "average"), ("adamw", "adam"), ("adamw", "nesterov"))
+    for inner, outer in (
+        ("biclip", "biclip"),
+        ("l2clip", "average"),
+        ("adamw", "adam"),
+        ("adamw", "nesterov"),
+    )
     for nodes in (2, 3, 4)
     for keep in (False, True)
 ]

@@ -34,7 +34,11 @@ def test_every_second_step_is_followed_by_a_step_of_the_server(tmp_path):
     outer = OuterBiClip(lr=0.5, u=0.06, d=0.001)
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     transformers.Trainer(
-        model, arguments, train_dataset=data, optimizers=(optimizer, constant), callbacks=[SynchronizeEvery(outer, 2)]
+        model,
+        arguments,
+        train_dataset=data,
+        optimizers=(optimizer, constant),
+        callbacks=[SynchronizeEvery(outer, 2)],
     ).train()
 
     other = Line()

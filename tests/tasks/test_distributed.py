@@ -9,7 +9,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from methods.train.tailopt import BiClipSGD, L2ClipSGD, NestedTrainer, OuterAdam, OuterAverage, OuterBiClip, OuterNesterov
+from methods.train.tailopt import (
+    BiClipSGD,
+    L2ClipSGD,
+    NestedTrainer,
+    OuterAdam,
+    OuterAverage,
+    OuterBiClip,
+    OuterNesterov,
+)
 from tasks.distributed.least_squares import LeastSquares, MoveBounds, Reduction
 from tasks.distributed.loop import NestedLoop
 from tasks.distributed.zipf import TokenLabels, ZipfTokens
@@ -113,7 +121,9 @@ def test_bounds_see_a_method_that_breaks_them():
 def test_reductions(inner, reference):
     def difference(name):
         run = FakeRun()
-        task = Reduction(name, 0.03, noise=PowerLaw(1.3), dim=12, frequent=2, rows=40, batch_size=8, rounds=20, repeats=3)
+        task = Reduction(
+            name, 0.03, noise=PowerLaw(1.3), dim=12, frequent=2, rows=40, batch_size=8, rounds=20, repeats=3
+        )
         task.evaluate(functools.partial(NestedTrainer, inner=inner, outer=OuterAverage()), run)
         return run.tables["repeat"]["difference"]
 
@@ -134,7 +144,14 @@ def test_labels_of_zipf_tokens():
 
 def label(run, method="adam_adam", **options):
     net = functools.partial(Transformer, width=8, layers=1, heads=2)
-    sizes = {"nodes": 2, "local_steps": 2, "rounds": 6, "batch_size": 4, "test_size": 30, "repeats": 2} | options
+    sizes = {
+        "nodes": 2,
+        "local_steps": 2,
+        "rounds": 6,
+        "batch_size": 4,
+        "test_size": 30,
+        "repeats": 2,
+    } | options
     TokenLabels(ZipfTokens(20, 1.0, 3, 5), net, evaluations=3, **sizes).evaluate(METHODS[method], run)
     return run
 
@@ -158,8 +175,17 @@ def test_a_stacked_repeat_does_not_depend_on_the_others():
 
 def digits(run, method, model="dropout", **options):
     seed_all(run.seed)
-    sizes = {"nodes": 3, "local_steps": 2, "rounds": 6, "batch_size": 8, "points": 6, "evaluations": 3} | options
-    Classification(Blobs(), MODELS[model], NestedLoop(**sizes), test_fraction=0.3).evaluate(METHODS[method], run)
+    sizes = {
+        "nodes": 3,
+        "local_steps": 2,
+        "rounds": 6,
+        "batch_size": 8,
+        "points": 6,
+        "evaluations": 3,
+    } | options
+    Classification(Blobs(), MODELS[model], NestedLoop(**sizes), test_fraction=0.3).evaluate(
+        METHODS[method], run
+    )
     return run
 
 

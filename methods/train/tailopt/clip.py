@@ -140,7 +140,11 @@ class _Clipped(torch.optim.Optimizer):
             if not params:
                 continue
             t = group["round"]
-            lr, u, d = _power(group, "lr", "nu", t), _power(group, "u", "zeta", t), _power(group, "d", "gamma", t)
+            lr, u, d = (
+                _power(group, "lr", "nu", t),
+                _power(group, "u", "zeta", t),
+                _power(group, "d", "gamma", t),
+            )
             _add(params, self._clip(part, u, min(d, u), group), -lr)
             if group["weight_decay"]:
                 torch._foreach_mul_(params, 1 - lr * group["weight_decay"])

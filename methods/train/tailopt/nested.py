@@ -84,7 +84,9 @@ class NestedTrainer:
         if not self.params or any(not isinstance(p, Tensor) for p in self.params):
             raise ValueError("params must be tensors, at least one")
         if any(p.is_complex() for p in self.params):
-            raise ValueError("NestedTrainer does not take complex parameters: train torch.view_as_real of them")
+            raise ValueError(
+                "NestedTrainer does not take complex parameters: train torch.view_as_real of them"
+            )
         if local_steps < 1 or nodes < 1:
             raise ValueError(f"local_steps and nodes must be at least 1, not {local_steps} and {nodes}")
         if backend not in get_args(Backend):
