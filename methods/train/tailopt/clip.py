@@ -163,7 +163,7 @@ class BiClipSGD(_Clipped):
     Args:
         params: real tensors or groups of them.
         lr: >= 0.
-        u, d: thresholds, 0 <= d <= u; u None: infinity; d is cut to u where the powers of t let them cross.
+        u, d: thresholds, 0 <= d <= u; d is cut to u where the powers of t let them cross.
         nu, zeta, gamma: exponents of t for lr, u and d; 0: constant.
         weight_decay: decoupled, >= 0, so that it cannot make an exact zero of the gradient another number.
 
@@ -183,14 +183,14 @@ class BiClipSGD(_Clipped):
         self,
         params: Iterable[Any],
         lr: float,
-        u: float | None = None,
+        u: float = math.inf,
         d: float = 0.0,
         nu: float = 0.0,
         zeta: float = 0.0,
         gamma: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, lr, math.inf if u is None else u, d, nu, zeta, gamma, weight_decay)
+        super().__init__(params, lr, u, d, nu, zeta, gamma, weight_decay)
 
     def _clip(self, gradients: list[Tensor], u: float, d: float, group: dict[str, Any]) -> list[Tensor]:
         return biclip(gradients, u, d)

@@ -218,7 +218,7 @@ class OuterBiClip(OuterOptimizer):
 
     Args:
         lr: η̃ > 0; the paper's algorithm may have none of its own, so the default is 1.
-        u, d: thresholds ũ and d̃, 0 <= d <= u; u None: infinity.
+        u, d: thresholds ũ and d̃, 0 <= d <= u.
         nu, zeta, gamma: exponents of the round for lr, u and d; 0: constant.
 
     Source: Algorithm 4; the powers as those of the inner steps in the authors' code.
@@ -232,14 +232,13 @@ class OuterBiClip(OuterOptimizer):
     def __init__(
         self,
         lr: float = 1.0,
-        u: float | None = None,
+        u: float = math.inf,
         d: float = 0.0,
         nu: float = 0.0,
         zeta: float = 0.0,
         gamma: float = 0.0,
     ) -> None:
         super().__init__(lr)
-        u = math.inf if u is None else u
         if not 0 <= d <= u or u == 0 or math.isinf(d):
             raise ValueError(f"thresholds must satisfy 0 <= d <= u, 0 < u and d < inf, not d={d} and u={u}")
         self.u, self.d, self.nu, self.zeta, self.gamma = u, d, nu, zeta, gamma
