@@ -44,7 +44,8 @@ class LeastSquares:
     node's optimizer, and sent, numbers that a node sends in a round, both over numbers of the model.
 
     Args:
-        noise: law of ξ; None: no noise.
+        noise: law of ξ over its scale.
+        noise_scale: at least 0; 0: no noise.
         dim: d.
         frequent: frequent features, at most d.
         nodes: N.
@@ -61,7 +62,8 @@ class LeastSquares:
 
     def __init__(
         self,
-        noise: Noise | None,
+        noise: Noise,
+        noise_scale: float,
         dim: int,
         frequent: int,
         nodes: int,
@@ -74,9 +76,12 @@ class LeastSquares:
     ) -> None:
         if min(dim, nodes, rows, batch_size, local_steps, rounds, repeats, points) < 1:
             raise ValueError("all sizes and counts must be at least 1")
+        if not noise_scale >= 0:
+            raise ValueError(f"noise_scale must be at least 0, not {noise_scale}")
         if not 0 <= frequent <= dim:
             raise ValueError(f"frequent must be in [0, {dim}], not {frequent}")
-        self.noise, self.dim, self.frequent, self.nodes, self.rows = noise, dim, frequent, nodes, rows
+        self.noise, self.noise_scale, self.dim, self.frequent = noise, noise_scale, dim, frequent
+        self.nodes, self.rows = nodes, rows
         self.batch_size, self.local_steps, self.rounds = batch_size, local_steps, rounds
         self.repeats, self.points = repeats, points
 
@@ -146,12 +151,11 @@ class Problem:
             targets.append(torch.randn(d, generator=generator, dtype=torch.float64))
             uniform = torch.rand(n, task.rows, d, generator=generator, dtype=torch.float64)
             xs.append((uniform < frequency).double())
-        place = {"device": run.device, "dtype": torch.float64}
-        x = torch.stack(xs, dim=1).to(**place)  # [N, R, rows, d]
+        x = torch.stack(xs, dim=1).to(run.device)  # [N, R, rows, d]
         self.gram = torch.einsum("nrkd,nrke->rde", x, x) / (n * task.rows)
         self.x = x.view(n * repeats * task.rows, d)
-        self.target = torch.stack(targets).to(**place)
-        self.w = torch.zeros(n * repeats, d, **place).requires_grad_()
+        self.target = torch.stack(targets).to(run.device)
+        self.w = torch.zeros_like(self.target.repeat(n, 1)).requires_grad_()
         self.targets = self.target.repeat(n, 1)
         self.dead = torch.zeros(n * repeats, dtype=torch.bool, device=run.device)
         self.first = torch.arange(n * repeats, device=run.device)[:, None] * task.rows
@@ -165,8 +169,8 @@ class Problem:
         for i in range(task.repeats):
             generator = self.run.generator(f"round {i}", t)
             index.append(torch.randint(task.rows, shape, generator=generator))
-            if task.noise is not None:
-                noise.append(task.noise.sample(shape, generator))
+            if task.noise_scale > 0:
+                noise.append(task.noise_scale * task.noise.sample(shape, generator))
         flat = (task.local_steps, task.nodes * task.repeats, task.batch_size)
         self.index = torch.stack(index, dim=2).view(flat).to(self.run.device)
         if noise:
@@ -177,7 +181,7 @@ class Problem:
         """The stochastic gradient of every node and repeat."""
         x = self.x[self.first + self.index[step]]  # [N · R, batch, d]
         residual = torch.bmm(x, (self.w - self.targets).unsqueeze(2)).squeeze(2)
-        if self.task.noise is not None:
+        if self.task.noise_scale > 0:
             residual -= self.noise[step]
         gradient = torch.bmm(residual.unsqueeze(1), x).squeeze(1) / self.task.batch_size
         self.dead |= self.w.abs().amax(1) > BEYOND

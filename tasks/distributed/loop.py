@@ -147,7 +147,7 @@ class _Training:
             p.grad = None
         with seeded(self.run.generator(f"forward {node}", number).initial_seed(), self.run.device):
             loss = self.problem.loss(self.model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the loss of node {node} is not finite in round {self.round + 1}")
         self.losses[node] += loss.detach().double()

@@ -21,8 +21,20 @@ HOME = Path(__file__).resolve().parents[2]
 
 
 def median_risk(inner, outer, tail, rounds, local_steps=5):
-    run, noise = FakeRun(), PowerLaw(tail) if tail else None
-    task = LeastSquares(noise, 50, 5, 10, 200, 16, local_steps, rounds, repeats=5, points=1)
+    run = FakeRun()
+    task = LeastSquares(
+        PowerLaw(tail or 1.3),
+        float(tail is not None),
+        50,
+        5,
+        10,
+        200,
+        16,
+        local_steps,
+        rounds,
+        repeats=5,
+        points=1,
+    )
     task.evaluate(functools.partial(NestedTrainer, inner=inner, outer=outer), run)
     return run.summaries["median_risk"]
 

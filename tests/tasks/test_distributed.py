@@ -49,12 +49,12 @@ METHODS = {
 }
 
 
-def least_squares(method, kind=LeastSquares, noise=1.3, repeats=3, **options):
+def least_squares(method, kind=LeastSquares, noise=1.0, repeats=3, **options):
     run = FakeRun()
     sizes = {"dim": 12, "frequent": 2, "rows": 40, "batch_size": 8, "rounds": 20} | options
     if kind is not Reduction:
         sizes = {"nodes": 3, "local_steps": 2} | sizes
-    kind(noise=PowerLaw(noise) if noise else None, repeats=repeats, **sizes).evaluate(METHODS[method], run)
+    kind(noise=PowerLaw(1.3), noise_scale=noise, repeats=repeats, **sizes).evaluate(METHODS[method], run)
     return run
 
 
@@ -64,7 +64,7 @@ def test_repeats_do_not_depend_on_how_many_there_are():
 
 
 def test_without_noise_local_sgd_finds_the_weights():
-    run = least_squares("local_sgd", noise=None, rounds=300, local_steps=10)
+    run = least_squares("local_sgd", noise=0.0, rounds=300, local_steps=10)
     assert run.tables["repeat"]["relative_risk"].max() < 1e-3
     assert run.metrics[0]["risk"] > 100 * run.metrics[-1]["risk"]
     assert (run.summaries["node_state"], run.summaries["sent"]) == (0, 1)
@@ -79,7 +79,7 @@ def test_a_diverged_repeat_counts_as_the_start():
         NestedTrainer, inner=functools.partial(torch.optim.SGD, lr=50.0), outer=OuterAverage()
     )
     run = FakeRun()
-    LeastSquares(None, 12, 2, 3, 40, 8, 5, 40, 3).evaluate(wild, run)
+    LeastSquares(PowerLaw(1.3), 0.0, 12, 2, 3, 40, 8, 5, 40, 3).evaluate(wild, run)
     table = run.tables["repeat"]
     assert table["diverged"].tolist() == [1, 1, 1]
     assert table["relative_risk"].tolist() == [1, 1, 1]
@@ -106,7 +106,7 @@ def test_bounds_see_a_method_that_breaks_them():
         NestedTrainer, inner=functools.partial(Longer, lr=0.03, u=0.5, d=0.01), outer=OuterAverage()
     )
     run = FakeRun()
-    MoveBounds(PowerLaw(1.3), 12, 2, 3, 40, 8, 2, 5, 2).evaluate(method, run)
+    MoveBounds(PowerLaw(1.3), 1.0, 12, 2, 3, 40, 8, 2, 5, 2).evaluate(method, run)
     assert run.tables["repeat"]["largest_step"].min() == pytest.approx(2)
 
 
@@ -122,7 +122,16 @@ def test_reductions(inner, reference):
     def difference(name):
         run = FakeRun()
         task = Reduction(
-            name, 0.03, noise=PowerLaw(1.3), dim=12, frequent=2, rows=40, batch_size=8, rounds=20, repeats=3
+            name,
+            0.03,
+            noise=PowerLaw(1.3),
+            noise_scale=1.0,
+            dim=12,
+            frequent=2,
+            rows=40,
+            batch_size=8,
+            rounds=20,
+            repeats=3,
         )
         task.evaluate(functools.partial(NestedTrainer, inner=inner, outer=OuterAverage()), run)
         return run.tables["repeat"]["difference"]

@@ -13,12 +13,14 @@ from methods.train.tailopt.outer import OuterOptimizer
 __all__ = ["SynchronizeEvery", "keep_local"]
 
 
-class SynchronizeEvery(TrainerCallback):  # type: ignore[misc]
+class SynchronizeEvery(TrainerCallback):
     """After every z optimizer steps of a `Trainer`: the outer step on the mean move over all ranks.
 
     The local steps are the trainer's own, for instance those of `BiClipSGD` given as `optimizers=(optimizer, None)`;
     its optimizer keeps its state. Without a process group there is one node. With one, `Trainer` averages gradients
-    in every step; nodes go their own ways if its wrapped model has `register_comm_hook(None, keep_local)`.
+    in every step; nodes go their own ways if its wrapped model has `register_comm_hook(None, keep_local)`. The outer
+    optimizer's state is not in the trainer's checkpoints: save `outer.state_dict()` beside them, and resume from a
+    step that z divides.
 
     Args:
         outer: step of the server.
