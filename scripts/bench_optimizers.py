@@ -28,6 +28,7 @@ import torch
 from methods.train.clip_adam import ClipAdaGrad, ClipAdam, ClipAdamNorm
 from methods.train.parq import LSBQuantizer, ProxPARQ, QuantOptimizer
 from methods.train.sassha import Sassha
+from methods.train.tailopt import BiClipSGD, L2ClipSGD
 from tasks.training.models import ResNet
 
 ROUNDS = 100
@@ -54,6 +55,11 @@ def clip_adam(mode: str, **options: object) -> Build:
     return lambda params: ClipAdam(params, lr=1e-4, clip_mode=mode, **options)  # type: ignore[arg-type]
 
 
+def sgd(params: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's SGD with its foreach kernels."""
+    return torch.optim.SGD(params, lr=1e-4, foreach=True)
+
+
 PAIRS = [
     Pair("Clip-Adam (layer)", clip_adam("layer"), adamw, 1.05),
     Pair("Clip-Adam (global)", clip_adam("global"), adamw, 1.05),
@@ -66,6 +72,8 @@ PAIRS = [
         lambda params: ClipAdaGrad(params, lr=1e-4),
         lambda params: torch.optim.Adagrad(params, lr=1e-4, foreach=True),
     ),
+    Pair("BiClip SGD", lambda params: BiClipSGD(params, lr=1e-4, u=0.5, d=0.01), sgd),
+    Pair("L2Clip SGD", lambda params: L2ClipSGD(params, lr=1e-4, u=1.0), sgd),
 ]
 
 
@@ -160,6 +168,11 @@ def parq(bits: int, base: Callable[..., torch.optim.Optimizer]) -> Build:
     )
 
 
+def unquantized(bits: int, base: Callable[..., torch.optim.Optimizer]) -> Build:
+    """The base optimizer alone, over the same groups."""
+    return lambda params: base(groups(params, bits))
+
+
 def torchao(bits: int, base: Callable[..., torch.optim.Optimizer]) -> Build:
     """The same by torchao; raises ImportError without it."""
     from torchao.prototype import parq as library
@@ -205,14 +218,12 @@ def training(build: Build, batch: int = 32) -> Callable[[], object]:
 def bench_parq() -> None:
     """Rows of PARQ: of a training step, of the update alone, against torchao."""
     for bits in (1, 2, 4):
-        plain: Build = lambda params, bits=bits: sgd(groups(params, bits))  # type: ignore[misc]
-        ours, theirs = periods(training(parq(bits, sgd)), training(plain), rounds=3)
+        ours, theirs = periods(training(parq(bits, sgd)), training(unquantized(bits, sgd)), rounds=3)
         row(f"PARQ, ResNet-20, {bits} bit", ours, theirs, 1.10)
     for name, base in (("SGD", sgd), ("AdamW", adamw)):
         for bits in (1, 2, 4):
-            plain = lambda params, bits=bits, base=base: base(groups(params, bits))  # type: ignore[misc]
-            mine = parq(bits, base)(model()).step
-            row(f"PARQ ({name}, {bits} bit)", *periods(mine, plain(model()).step, rounds=8), None)
+            mine, plain = parq(bits, base)(model()).step, unquantized(bits, base)(model()).step
+            row(f"PARQ ({name}, {bits} bit)", *periods(mine, plain, rounds=8), None)
             try:
                 library = torchao(bits, base)(model()).step
             except ImportError:
