@@ -56,9 +56,12 @@ def test_resnet20_takes_twenty_steps_here(tmp_path, require_data):
     ended = command(tmp_path, "runners.run", *settings)
     assert ended.returncode == 0, ended.stderr
     (found,) = tmp_path.glob("train/sassha/cifar10/*/result.json")
-    result = json.loads(found.read_text())
-    assert result["status"] == "done"
-    assert 0 < result["summary"]["loss"] < 2.4
+    assert json.loads(found.read_text())["status"] == "done"
+    lines = (found.parent / "metrics.jsonl").read_text().splitlines()
+    start, middle, end = (json.loads(line) for line in lines)
+    assert end["step"] == 20
+    assert end["loss"] < middle["loss"]
+    assert end["test_loss"] < start["test_loss"]
 
 
 @pytest.mark.slow
