@@ -57,7 +57,7 @@ OURS = ("latent", "levels")
 class QuantOptimizer(torch.optim.Optimizer):
     r"""Any optimizer, made to train quantized weights.
 
-    The model's weights w of a quantized group are a function of latent weights u, of which the optimizer keeps one copy:
+    The model's weights w of a quantized group are a function of latent weights u, of which the optimizer keeps a copy:
     gradients are taken at w, the base optimizer moves u (its weight decay too), every `quant_period` steps the levels
     are fitted to u anew, and w = prox(u). Before the first step w is what it was. `param_groups` are the base
     optimizer's, and so is everything in them; schedulers act on this optimizer. Evaluate the model as it is: with w.
@@ -269,7 +269,7 @@ class QuantOptimizer(torch.optim.Optimizer):
             raise FloatingPointError("a gradient is not finite")
 
     def _pairs(self) -> list[tuple[Tensor, Tensor, int]]:
-        """Quantized parameters, their latent weights and bits. In the warm-up both share memory: w = u costs nothing."""
+        """Quantized parameters, their latent weights and bits. In the warm-up both share memory: w = u is free."""
         pairs = []
         for p, bits in self.quantized_parameters():
             if p not in self._latents:
@@ -287,7 +287,6 @@ class QuantOptimizer(torch.optim.Optimizer):
             if last:
                 nearest_level(u, levels, ties=getattr(self.prox_map, "ties", "up"), out=out)
             else:
-                code = code if self.assignment == "code" else None
                 self.prox_map.apply(u, levels, self.num_steps, out=out, code=code)
             if not p.is_contiguous():
                 p.copy_(out)
@@ -299,9 +298,11 @@ class QuantOptimizer(torch.optim.Optimizer):
             u.data = p.detach().clone()
 
     def _levels_of(self, p: Tensor, u: Tensor, bits: int, fit: bool) -> tuple[Tensor, Tensor | None]:
-        code = None
-        if fit:
-            code, self.state[p]["levels"] = self.quantizer.quantize(u, bits, self.per_channel and p.dim() > 1)
+        code, rows = None, self.per_channel and p.dim() > 1
+        if fit and self.assignment == "code":
+            code, self.state[p]["levels"] = self.quantizer.quantize(u, bits, rows)
+        elif fit:
+            self.state[p]["levels"] = self.quantizer.levels(u, bits, rows)
         return self.state[p]["levels"], code
 
     @contextmanager

@@ -14,12 +14,13 @@ __all__ = ["TorchaoPARQ"]
 class TorchaoPARQ:
     """torchao's QuantOptimizer behind the interface of a whole training, see `methods.train.parq.quantized`.
 
-    torchao hands the closure to its base optimizer after it has put the latent weights in place, so that gradients would be
-    taken at them and not at the quantized ones; here the closure is called before its step, without which the method is
-    not the paper's.
+    torchao hands the closure to its base optimizer after it has put the latent weights in place, so that gradients
+    would be taken at them and not at the quantized ones; here the closure is called before its step, without which the
+    method is not the paper's.
 
     Args:
-        params, base, bits, anneal, warmup_steps, quant_period, per_channel, full_precision, model, total_steps: as there.
+        params, base, bits, anneal, warmup_steps, quant_period: as there.
+        per_channel, full_precision, model, total_steps: as there.
         prox: "parq", "hard" or "binary_relax".
         steepness: of "parq".
     """

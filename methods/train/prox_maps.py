@@ -7,6 +7,7 @@ shape [rows, k] row r of u has levels of its own. Everything is a chain of minim
 fit a processor's cache: many times as fast as a search for each weight's interval, and exact at the levels.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -29,7 +30,7 @@ __all__ = [
 
 Ties = Literal["up", "down"]
 
-PART = 2**16  # numbers worked on at once
+PART = 2**18  # numbers worked on at once
 
 
 class ProxMap(Protocol):
@@ -196,9 +197,10 @@ def piecewise_affine(u: Tensor, levels: Tensor, inverse_slope: float, *, out: Te
         w = torch.empty_like(u, memory_format=torch.contiguous_format) if out is None else out
         for x, y, q in _parts(u, w, levels):
             if inverse_slope == 1:
-                torch.clamp(x, q[:, :1], q[:, -1:], out=y)
+                torch.maximum(x, q[:, :1], out=y)
+                torch.minimum(y, q[:, -1:], out=y)
                 continue
-            spare = torch.empty_like(x)
+            spare = torch.empty_like(x) if q.shape[1] > 2 else y
             middles = (q[:, :-1] + q[:, 1:]) / 2
             for k in range(q.shape[1] - 1):
                 c, target = middles[:, k : k + 1], spare if k else y
@@ -206,8 +208,6 @@ def piecewise_affine(u: Tensor, levels: Tensor, inverse_slope: float, *, out: Te
                 torch.add(c, target, alpha=rate, out=target)
                 torch.maximum(target, q[:, k : k + 1], out=target)
                 torch.minimum(target, y if k else q[:, -1:], out=y)
-            if q.shape[1] > 2:
-                torch.minimum(y, q[:, -1:], out=y)
     return w
 
 
@@ -287,9 +287,9 @@ def _check_regularizer(levels: Sequence[float], slopes: Sequence[float]) -> tupl
     q, a = [float(level) for level in levels], [float(slope) for slope in slopes]
     if len(a) == len(q) and math.isinf(a[-1]):
         a = a[:-1]
-    if len(q) < 2 or q[0] != 0 or any(high <= low for low, high in zip(q, q[1:], strict=False)):
+    if len(q) < 2 or q[0] != 0 or any(high <= low for low, high in itertools.pairwise(q)):
         raise ValueError(f"levels must be 0 < q_1 < ... < q_m with m >= 1, not {q}")
-    if len(a) != len(q) - 1 or a[0] < 0 or any(high <= low for low, high in zip(a, a[1:], strict=False)):
+    if len(a) != len(q) - 1 or a[0] < 0 or any(high <= low for low, high in itertools.pairwise(a)):
         raise ValueError(f"slopes must be {len(q) - 1} growing numbers from 0 on, not {a}")
     return q, a
 

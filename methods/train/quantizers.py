@@ -20,6 +20,9 @@ class Quantizer(Protocol):
     def size(self, bits: int) -> int:
         """Number of levels."""
 
+    def levels(self, u: Tensor, bits: int, per_channel: bool = False) -> Tensor:
+        """The levels alone, which may be found faster."""
+
     def quantize(self, u: Tensor, bits: int, per_channel: bool = False) -> tuple[Tensor, Tensor]:
         """Quantized weights and levels.
 
@@ -36,12 +39,12 @@ class Quantizer(Protocol):
 class LSBQuantizer:
     """Levels ±v_1 ± v_2 ... ± v_n that approximate u = Σ_j v_j s_j, s_j ∈ {-1, 1}, in least squares.
 
-    Greedy: v_j is the mean of |r|, s_j the sign of r (1 for 0), and v_j s_j is taken off r, which starts at u. For n = 1
-    this is optimal. From n = 3 on the code s may miss the nearest level.
+    Greedy: v_j is the mean of |r|, s_j the sign of r (1 for 0), and v_j s_j is taken off r, which starts at u. For
+    n = 1 this is optimal. From n = 3 on the code s may miss the nearest level.
 
     Args:
-        optimal: for 2 bits, the best of all splits of the sorted |u| into a low and a high part, with their means as the
-            positive levels; for ternary, see `TernaryQuantizer`. More bits stay greedy.
+        optimal: for 2 bits, the best of all splits of the sorted |u| into a low and a high part, with their means as
+            the positive levels; for ternary, see `TernaryQuantizer`. More bits stay greedy.
         multiplier: of ternary levels that are not optimal.
 
     Raises:
@@ -65,12 +68,27 @@ class LSBQuantizer:
         return 2 ** _check_bits(bits) if bits else 3
 
     @torch.no_grad()
+    def levels(self, u: Tensor, bits: int, per_channel: bool = False) -> Tensor:
+        """See `Quantizer`."""
+        if _check_bits(bits) == 0 or (self.optimal and bits == 2):
+            return self.quantize(u, bits, per_channel)[1]
+        levels = _levels(_greedy(_rows(u, per_channel), bits))
+        return levels if per_channel else levels[0]
+
+    @torch.no_grad()
     def quantize(self, u: Tensor, bits: int, per_channel: bool = False) -> tuple[Tensor, Tensor]:
         """See `Quantizer`."""
         if _check_bits(bits) == 0:
             return self.ternary.quantize(u, 0, per_channel)
         rows = _rows(u, per_channel)
-        code, levels = _best_two_bits(rows) if self.optimal and bits == 2 else _greedy(rows, bits)
+        if self.optimal and bits == 2:
+            code, levels = _best_two_bits(rows)
+        else:
+            v = _greedy(rows, bits)
+            rest = rows + 0.0
+            for column in v.split(1, dim=1):
+                rest -= column.copysign(rest)
+            code, levels = rows - rest, _levels(v)
         return code.view(u.shape), levels if per_channel else levels[0]
 
 
@@ -101,6 +119,10 @@ class TernaryQuantizer:
     def size(self, bits: int = 0) -> int:
         """3."""
         return 3
+
+    def levels(self, u: Tensor, bits: int = 0, per_channel: bool = False) -> Tensor:
+        """See `Quantizer`."""
+        return self.quantize(u, bits, per_channel)[1]
 
     @torch.no_grad()
     def quantize(self, u: Tensor, bits: int = 0, per_channel: bool = False) -> tuple[Tensor, Tensor]:
@@ -133,18 +155,16 @@ def _rows(u: Tensor, per_channel: bool) -> Tensor:
     return u.reshape(u.shape[0], -1) if per_channel and u.dim() > 1 else u.reshape(1, -1)
 
 
-def _signs(x: Tensor) -> Tensor:
-    """1 or -1, 1 for zeros of either sign."""
-    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
-
-
-def _greedy(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    rest, steps = rows.clone(), []
-    for _ in range(bits):
-        v = rest.abs().mean(1, keepdim=True)
-        rest.addcmul_(_signs(rest), v, value=-1)
-        steps.append(v)
-    return rows - rest, _levels(torch.cat(steps, dim=1))
+def _greedy(rows: Tensor, bits: int) -> Tensor:
+    """v of each row, [rows, bits]."""
+    rest, steps = rows, []
+    for number in range(bits):
+        if number == 1:
+            rest = rows + 0.0  # a copy without -0, so that copysign takes zeros up
+        if number:
+            rest -= steps[-1].copysign(rest)
+        steps.append(torch.linalg.vector_norm(rest, 1, dim=1, keepdim=True) / rows.shape[1])
+    return torch.cat(steps, dim=1)
 
 
 def _levels(v: Tensor) -> Tensor:
@@ -169,5 +189,5 @@ def _best_two_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
     low = low_sums.gather(1, best) / counts[best]
     high = torch.where(best == d - 1, low, high_means.gather(1, best))
     low, high = low.to(rows.dtype), high.to(rows.dtype)
-    code = torch.where(size >= (low + high) / 2, high, low) * _signs(rows)
+    code = torch.where(size >= (low + high) / 2, high, low).copysign(rows + 0.0)
     return code, torch.cat([-high, -low, low, high], dim=1)

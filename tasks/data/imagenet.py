@@ -6,8 +6,8 @@ from tasks.data.resolve import Door, MissingData, data_roots
 
 
 class ImageFolders(Door):
-    """`<data root>/<folder>/{train,val}/<class>/<image>`; images are too many to be checked one by one, so their numbers
-    are.
+    """`<data root>/<folder>/{train,val}/<class>/<image>`; images are too many to be checked one by one, so their
+    numbers are.
 
     Args:
         folder: below a data root.

@@ -30,7 +30,7 @@ class ImageFiles:
     Args:
         paths, labels: the images.
         size: pixels of a side of what the network sees.
-        augment: random crops of 8% to 100% of the area and of ratio 3/4 to 4/3; else the middle 7/8 of the shorter side.
+        augment: random crops of 8% to 100% of the area, of ratio 3/4 to 4/3; else the middle 7/8 of the shorter side.
         normalize: what follows.
     """
 

@@ -147,10 +147,10 @@ class QuantizationError:
 
 
 class Following(Classification):
-    """Trains a network in several ways from one start, on the same batches, and asks whose loss curve one of them follows.
+    """Trains a network in several ways from one start, on the same batches: whose loss curve does one of them follow?
 
-    The distance of two curves is the mean |difference| of the loss over the points in a window: the first quarter of the
-    annealing, or its last tenth.
+    The distance of two curves is the mean |difference| of the loss over the points in a window: the first quarter of
+    the annealing, or its last tenth.
 
     Curves: loss_<part of the method's name after the slash>.
 

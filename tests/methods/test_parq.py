@@ -362,8 +362,8 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=message):
             build(**options)
+    w = nn.Parameter(torch.ones(4))
     with pytest.raises(ValueError, match="closure"):
-        w = nn.Parameter(torch.ones(4))
         QuantOptimizer(torch.optim.LBFGS([w]), LSBQuantizer(), ProxHard())
     w, optimizer = build()
     w.grad = torch.ones(4).to_sparse()

@@ -171,7 +171,7 @@ def test_steps_are_those_of_torchao(bits: int, base: Any, per_channel: bool) -> 
 
 @pytest.mark.slow
 def test_optimal_levels_of_torchao_are_not_optimal() -> None:
-    """Why the exhaustive versions are ours: the library's ternary levels of a tensor are half as large as they should be."""
+    """Why the exhaustive versions are ours: the library's ternary levels of a tensor are half as large as due."""
     library = torchao()
     u = torch.tensor([0.9, -0.35, 0.1, -1.6, 0.55, 0.0, -0.05, 2.2])
     for bits, per_channel, theirs in [(0, False, 2.2825), (2, True, 1.06469)]:

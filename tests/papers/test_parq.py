@@ -74,7 +74,8 @@ def test_whom_a_method_follows():
     }
     for own, early in [("a/hard", -1), ("a/full", 1)]:
         run = FakeRun()
-        task = Following("own", "a/full", "a/hard", (0.0, 1.0), data=Blobs(), model=functools.partial(MLP, hidden=[8]), loop=loop, test_fraction=0.3)  # fmt: skip
+        settings = {"data": Blobs(), "model": functools.partial(MLP, hidden=[8]), "test_fraction": 0.3}
+        task = Following("own", "a/full", "a/hard", (0.0, 1.0), loop=loop, **settings)
         task.evaluate({**methods, "own": methods[own]}, run)
         assert np.sign(run.summaries["early"]) == early
         assert np.sign(run.summaries["late"]) == -early
