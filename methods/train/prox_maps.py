@@ -21,6 +21,7 @@ __all__ = [
     "ProxMap",
     "ProxPARQ",
     "Ties",
+    "check_ties",
     "inverse_slope",
     "nearest_level",
     "par_prox",
