@@ -147,4 +147,5 @@ class ProxSGD(_Proximal):
         super().__init__(params, lr, lam, q, a, decay)
 
     def _update(self, p: Tensor, state: dict[str, Any], group: dict[str, Any], rate: float) -> None:
+        assert p.grad is not None
         p.copy_(par_prox(p - rate * p.grad, group["q"], group["a"], rate * group["lam"]))

@@ -99,7 +99,8 @@ class PackedModel:
         """Write a safetensors file."""
         from safetensors.torch import save_file
 
-        tensors, shapes = {}, {}
+        tensors: dict[str, Tensor] = {}
+        shapes: dict[str, str] = {}
         for name, t in self.state.items():
             if isinstance(t, PackedTensor):
                 tensors |= {f"{name}:codes": t.codes, f"{name}:levels": t.levels.contiguous()}

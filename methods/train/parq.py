@@ -220,7 +220,7 @@ class QuantOptimizer(torch.optim.Optimizer):
         return {**found, "state": state, "param_groups": groups}
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Back to a checkpoint; the model's weights are loaded apart, from its own."""
         groups = [dict(group) for group in state_dict["param_groups"]]
         steps = {group.pop("quant_steps", 0) for group in groups}

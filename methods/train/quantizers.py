@@ -157,7 +157,7 @@ def _rows(u: Tensor, per_channel: bool) -> Tensor:
 
 def _greedy(rows: Tensor, bits: int) -> Tensor:
     """v of each row, [rows, bits]."""
-    rest, steps = rows, []
+    rest, steps = rows, list[Tensor]()
     for number in range(bits):
         if number == 1:
             rest = rows + 0.0  # a copy without -0, so that copysign takes zeros up

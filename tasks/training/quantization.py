@@ -178,7 +178,7 @@ class Following(Classification):
         curves: dict[str, dict[int, float]] = {}
         for name in self.names:
             part = _Part(run)
-            super().evaluate(method[name], part)  # type: ignore[arg-type]
+            super().evaluate(method[name], part)
             curves[name] = part.losses
         steps = np.array(sorted(curves[self.names[0]]))
         for step in steps:
